@@ -1,0 +1,13 @@
+//! What conform tests, as pure functions of a case id.
+//!
+//! A case id unfolds to a [plan](plan::Plan) (tensors and steps) and to input
+//! bytes; for given inputs the oracle knows the right value of every output
+//! element, how wrong a correct device may be, and whether it may be wrong at
+//! all; the judge compares. Nothing here touches a GPU API, a process, a clock
+//! or the file system.
+#![forbid(unsafe_code)]
+
+pub mod formats;
+pub mod id;
+pub mod plan;
+pub mod stream;

@@ -1,0 +1,259 @@
+//! What a case unfolds to: tensors, steps, and where their bytes lie in shared memory.
+//!
+//! A plan is plain data. It travels to workers as JSON, so a worker in another
+//! language needs no knowledge of ids or generators.
+
+use std::ops::Range;
+
+use serde::{Deserialize, Serialize};
+
+use crate::formats::ElemType;
+
+/// Tensors and steps of one case.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Plan {
+    /// The case id, for logs.
+    pub case: String,
+    /// All tensors; steps name them by position.
+    pub tensors: Vec<Tensor>,
+    /// Operations in execution order.
+    pub steps: Vec<Step>,
+}
+
+/// What a tensor is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Role {
+    /// Expert weights: an input that a backend may keep in another layout.
+    Weights,
+    /// Any other input.
+    Input,
+    /// Written by a step.
+    Output,
+}
+
+/// A tensor: a box cut out of a contiguous allocation, its parent.
+///
+/// Shapes list the fastest dimension first and have four dimensions. A tensor
+/// that is no view has `start` zero and `shape` equal to `parent`.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tensor {
+    /// Name in messages and dumps.
+    pub name: String,
+    /// Element type.
+    #[serde(rename = "type")]
+    pub ty: ElemType,
+    /// Shape of the allocation, in elements.
+    pub parent: [usize; 4],
+    /// First element of the view in the parent, per dimension (whole blocks in the first).
+    pub start: [usize; 4],
+    /// Shape of the view, in elements.
+    pub shape: [usize; 4],
+    /// What it is for.
+    pub role: Role,
+}
+
+/// Sort direction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Order {
+    /// Smallest first.
+    Asc,
+    /// Largest first.
+    Desc,
+}
+
+/// One operation; the numbers are positions in [`Plan::tensors`].
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(tag = "op", rename_all = "snake_case", deny_unknown_fields)]
+pub enum Step {
+    /// `out[:, e, t] = weights[:, :, ids[e, t]]ᵀ · x[:, e mod b, t]`, with weights `[k, m, experts]`, x `[k, b, n]` f32,
+    /// ids `[used, n]` i32, out `[m, used, n]` f32. A slot whose id is outside `0..experts` leaves its output row untouched.
+    MulMatId {
+        /// Expert weights.
+        weights: usize,
+        /// Activations.
+        x: usize,
+        /// Expert of each slot.
+        ids: usize,
+        /// Result.
+        out: usize,
+    },
+    /// For each row of x `[cols, ..]` f32 the permutation (i32) that sorts it; equal keys in any order.
+    Argsort {
+        /// Rows to sort.
+        x: usize,
+        /// Indices.
+        out: usize,
+        /// Direction.
+        order: Order,
+    },
+}
+
+impl Tensor {
+    /// A tensor that is its whole allocation.
+    pub fn whole(name: &str, ty: ElemType, shape: [usize; 4], role: Role) -> Self {
+        Tensor { name: name.to_owned(), ty, parent: shape, start: [0; 4], shape, role }
+    }
+
+    /// The same tensor with a margin in each dimension `d` where `margins[d]` is set: one unit before it and one after.
+    /// The unit is a block in the first dimension and an element elsewhere.
+    #[must_use]
+    pub fn with_margins(mut self, margins: [bool; 4]) -> Self {
+        for (d, wanted) in margins.into_iter().enumerate() {
+            if wanted {
+                let unit = if d == 0 { self.ty.block_len() } else { 1 };
+                self.start[d] += unit;
+                self.parent[d] += 2 * unit;
+            }
+        }
+        self
+    }
+
+    /// Elements of the view.
+    pub fn elements(&self) -> usize {
+        self.shape.iter().product()
+    }
+
+    /// Bytes of the whole allocation.
+    pub fn parent_bytes(&self) -> usize {
+        self.parent_row_bytes() * self.parent_rows()
+    }
+
+    /// Bytes of one row of the allocation.
+    pub fn parent_row_bytes(&self) -> usize {
+        self.ty.row_bytes(self.parent[0])
+    }
+
+    /// Rows of the allocation: everything but the first dimension.
+    pub fn parent_rows(&self) -> usize {
+        self.parent[1..].iter().product()
+    }
+
+    /// Distance in bytes between neighbours in each dimension (between blocks in the first).
+    pub fn strides(&self) -> [usize; 4] {
+        let row = self.parent_row_bytes();
+        [self.ty.block_bytes(), row, row * self.parent[1], row * self.parent[1] * self.parent[2]]
+    }
+
+    /// Byte offset of the view's first block in its allocation.
+    pub fn offset(&self) -> usize {
+        let s = self.strides();
+        self.start[0] / self.ty.block_len() * s[0] + self.start[1] * s[1] + self.start[2] * s[2] + self.start[3] * s[3]
+    }
+
+    /// Bytes of one row of the view.
+    pub fn row_bytes(&self) -> usize {
+        self.ty.row_bytes(self.shape[0])
+    }
+
+    /// Where row (i1, i2, i3) of the view lies in the allocation.
+    pub fn row_range(&self, at: [usize; 3]) -> Range<usize> {
+        let s = self.strides();
+        let from = self.offset() + at[0] * s[1] + at[1] * s[2] + at[2] * s[3];
+        from..from + self.row_bytes()
+    }
+
+    /// The coordinates in the view of a row of the allocation, or `None` where the row lies in a margin.
+    pub fn view_row(&self, parent_row: usize) -> Option<[usize; 3]> {
+        let mut rest = parent_row;
+        let mut at = [0; 3];
+        for (d, a) in at.iter_mut().enumerate() {
+            let here = rest % self.parent[d + 1];
+            rest /= self.parent[d + 1];
+            *a = here.checked_sub(self.start[d + 1]).filter(|v| *v < self.shape[d + 1])?;
+        }
+        Some(at)
+    }
+
+    /// True if the view is the whole allocation.
+    pub fn is_contiguous(&self) -> bool {
+        self.parent == self.shape
+    }
+}
+
+/// Where a case's bytes lie in its two shared files: inputs (read-only for workers) and results (left behind by one worker).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Layout {
+    /// Per tensor: offset of its allocation in the input file, for inputs.
+    pub source: Vec<Option<usize>>,
+    /// Per run, per tensor: offset of its allocation in the result file, for outputs.
+    pub results: Vec<Vec<Option<usize>>>,
+    /// Per tensor: offset in the result file of an input as read back after the last run.
+    pub readback: Vec<Option<usize>>,
+    /// Length of the input file in bytes.
+    pub input_bytes: usize,
+    /// Length of the result file in bytes.
+    pub result_bytes: usize,
+}
+
+impl Layout {
+    /// Allocations start at multiples of this, so that a mapped input can be handed to any API as it is.
+    pub const ALIGN: usize = 256;
+
+    /// Lays out a plan that is executed `runs` times.
+    pub fn new(plan: &Plan, runs: usize) -> Self {
+        let mut input_bytes = 0;
+        let mut result_bytes = 0;
+        let mut place = |wanted: bool, end: &mut usize, t: &Tensor| {
+            wanted.then(|| {
+                let at = *end;
+                *end = (at + t.parent_bytes()).next_multiple_of(Self::ALIGN);
+                at
+            })
+        };
+        let is_output = |t: &Tensor| t.role == Role::Output;
+        let source = plan.tensors.iter().map(|t| place(!is_output(t), &mut input_bytes, t)).collect();
+        let results = (0..runs)
+            .map(|_| plan.tensors.iter().map(|t| place(is_output(t), &mut result_bytes, t)).collect())
+            .collect();
+        let readback = plan.tensors.iter().map(|t| place(!is_output(t), &mut result_bytes, t)).collect();
+        Layout { source, results, readback, input_bytes, result_bytes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn view() -> Tensor {
+        Tensor::whole("w", ElemType::Q4_0, [64, 3, 2, 1], Role::Weights).with_margins([true, true, false, false])
+    }
+
+    #[test]
+    fn view_geometry() {
+        let t = view();
+        assert_eq!(t.parent, [128, 5, 2, 1]);
+        assert_eq!(t.strides(), [18, 72, 360, 720]);
+        assert_eq!(t.offset(), 18 + 72);
+        assert_eq!(t.row_range([2, 1, 0]), 18 + 72 + 2 * 72 + 360..18 + 72 + 2 * 72 + 360 + 36);
+        assert_eq!(t.parent_bytes(), 720);
+        assert!(!t.is_contiguous());
+    }
+
+    #[test]
+    fn view_row_inverts_row_range() {
+        let t = view();
+        let rows: Vec<_> = (0..t.parent_rows()).filter_map(|r| t.view_row(r).map(|at| (r, at))).collect();
+        assert_eq!(rows.len(), 3 * 2);
+        for (r, at) in rows {
+            assert_eq!(t.row_range(at).start, r * t.parent_row_bytes() + 18);
+        }
+    }
+
+    #[test]
+    fn layout_keeps_everything_apart() {
+        let plan = Plan {
+            case: String::new(),
+            tensors: vec![view(), Tensor::whole("o", ElemType::F32, [5, 1, 1, 1], Role::Output)],
+            steps: vec![],
+        };
+        let l = Layout::new(&plan, 2);
+        assert_eq!((l.source[0], l.source[1], l.input_bytes), (Some(0), None, 768));
+        assert_eq!((l.results[0][1], l.results[1][1], l.readback[0]), (Some(0), Some(256), Some(512)));
+        assert_eq!(l.result_bytes, 512 + 768);
+    }
+}

@@ -1,0 +1,107 @@
+//! Devices: everything that executes steps. Drivers and devices exist only in worker processes.
+//!
+//! A new backend is one folder beside this file and one line in [`DRIVERS`].
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use conform_cases::plan::Plan;
+use serde::{Deserialize, Serialize};
+
+/// A family of devices reached through one API.
+pub trait Driver: Sync {
+    /// The backend's name: the first word of its devices' keys.
+    fn name(&self) -> &'static str;
+
+    /// Looks for devices without creating anything that lasts.
+    fn probe(&self) -> Probe;
+
+    /// Opens a device that [`probe`](Driver::probe) found.
+    fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
+}
+
+/// What a driver found.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Probe {
+    /// At least one device.
+    Found(Vec<DeviceInfo>),
+    /// Nothing, and why: one line.
+    Missing(String),
+}
+
+/// What is known of a device without opening it.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceInfo {
+    /// Stable and path-safe: `cpu`, `opencl-pocl-0`.
+    pub key: String,
+    /// The backend's name.
+    pub backend: String,
+    /// The device's own name for itself.
+    pub name: String,
+    /// Name and version of the driver.
+    pub driver: String,
+    /// Anything else worth recording, in the driver's words.
+    #[serde(default)]
+    pub properties: BTreeMap<String, String>,
+    /// What it can be asked, and so which checks are possible.
+    pub capabilities: Capabilities,
+}
+
+/// What a device can be asked: a check that needs something absent here is reported as not possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Capabilities {
+    /// Our own kernels: repeated and out-of-range ids gate, and so does scale byte 255.
+    pub own_kernels: bool,
+    /// Inputs, weights included, can be read back.
+    pub readable_inputs: bool,
+    /// Scratch memory can be filled with a pattern between runs.
+    pub scratch_poison: bool,
+    /// The same step on the same bytes gives the same bits.
+    pub deterministic: bool,
+    /// Subnormal f32 results and operands may be flushed to zero.
+    pub flushes_subnormals: bool,
+}
+
+/// An open device: it holds one plan at a time.
+pub trait Device {
+    /// What this device is.
+    fn info(&self) -> &DeviceInfo;
+
+    /// Allocates the plan's tensors and scratch, and answers whether every step is supported.
+    /// A device that accepts a plan must be able to run it.
+    fn load(&mut self, plan: &Plan) -> Result<(), LoadError>;
+
+    /// Writes `bytes` at a byte offset of a tensor's allocation (its parent, not the view).
+    fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError>;
+
+    /// Reads from a byte offset of a tensor's allocation, after all queued work.
+    fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Fills all scratch memory of the loaded plan with a 32-bit pattern. Without the capability this does nothing.
+    fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError>;
+
+    /// Runs a range of the plan's steps and waits for them.
+    fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError>;
+
+    /// Frees what [`load`](Device::load) allocated. Without a plan this does nothing.
+    fn free(&mut self);
+}
+
+/// Why a plan was not loaded.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+pub enum LoadError {
+    /// The device does not do this, and says so: an honest answer, with the limit and the number that exceeds it.
+    #[error("unsupported: {0}")]
+    Unsupported(String),
+    /// The device failed.
+    #[error(transparent)]
+    Device(#[from] DeviceError),
+}
+
+/// A call to a driver failed: one line that names the call, the object and the driver's answer.
+#[derive(Clone, Debug, PartialEq, thiserror::Error)]
+#[error("{0}")]
+pub struct DeviceError(pub String);
