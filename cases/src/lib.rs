@@ -7,7 +7,17 @@
 //! or the file system.
 #![forbid(unsafe_code)]
 
+pub mod argsort;
+pub mod case;
+pub mod cost;
+pub mod draw;
 pub mod formats;
 pub mod id;
+pub mod judge;
+pub mod model;
+pub mod mul_mat_id;
 pub mod plan;
+pub mod profile;
 pub mod stream;
+
+pub use case::Case;

@@ -198,7 +198,7 @@ impl Layout {
     pub fn new(plan: &Plan, runs: usize) -> Self {
         let mut input_bytes = 0;
         let mut result_bytes = 0;
-        let mut place = |wanted: bool, end: &mut usize, t: &Tensor| {
+        let place = |wanted: bool, end: &mut usize, t: &Tensor| {
             wanted.then(|| {
                 let at = *end;
                 *end = (at + t.parent_bytes()).next_multiple_of(Self::ALIGN);

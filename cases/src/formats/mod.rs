@@ -43,17 +43,8 @@ pub enum ElemType {
 
 impl ElemType {
     /// Every type, in a fixed order.
-    pub const ALL: [ElemType; 9] = [
-        Self::F32,
-        Self::F16,
-        Self::Q4_0,
-        Self::Q8_0,
-        Self::Mxfp4,
-        Self::I32,
-        Self::U16,
-        Self::U32,
-        Self::U64,
-    ];
+    pub const ALL: [ElemType; 9] =
+        [Self::F32, Self::F16, Self::Q4_0, Self::Q8_0, Self::Mxfp4, Self::I32, Self::U16, Self::U32, Self::U64];
 
     /// The types a weight tensor may have.
     pub const WEIGHTS: [ElemType; 5] = [Self::F32, Self::F16, Self::Q4_0, Self::Q8_0, Self::Mxfp4];

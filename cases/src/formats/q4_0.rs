@@ -28,8 +28,8 @@ mod tests {
         assert_eq!(block[..4], [0x00, 0xb8, 0x00, 0x11]);
         let mut out = [0f64; 32];
         decode(&block, &mut out);
-        for i in 0..32 {
-            assert_eq!(out[i], -0.5 * ((i % 16) as f64 - 8.0));
+        for (i, v) in out.iter().enumerate() {
+            assert_eq!(*v, -0.5 * ((i % 16) as f64 - 8.0));
         }
     }
 }

@@ -1,0 +1,296 @@
+//! Comparing what a device left behind with what is right.
+//!
+//! Every property is a named check that passed, failed or was not possible on
+//! this device. The checks of values belong to the op's [`Oracle`]; those that
+//! hold for any op (everything written, inputs unchanged, repeatable) are here.
+
+pub mod pattern;
+pub mod permutation;
+pub mod values;
+
+use serde::{Deserialize, Serialize};
+
+use crate::case::Case;
+use crate::model::Model;
+use crate::plan::{Layout, Plan, Role};
+use values::Expected;
+
+/// What a device can be asked: a check that needs something absent here is reported as not possible.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(default, deny_unknown_fields)]
+pub struct Capabilities {
+    /// Our own kernels: repeated and out-of-range ids gate, and so do NaN and infinities.
+    pub own_kernels: bool,
+    /// Inputs, weights included, can be read back.
+    pub readable_inputs: bool,
+    /// Scratch memory can be filled with a pattern between runs.
+    pub scratch_poison: bool,
+    /// The same step on the same bytes gives the same bits.
+    pub deterministic: bool,
+    /// Subnormal f32 results and operands may be flushed to zero.
+    pub flushes_subnormals: bool,
+}
+
+/// The device that is being judged.
+#[derive(Clone, Copy, Debug)]
+pub struct Device<'a> {
+    /// Its backend.
+    pub backend: &'a str,
+    /// What it can be asked.
+    pub capabilities: Capabilities,
+}
+
+/// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload
+/// that no arithmetic produces, as i32 they are no index.
+pub const POISONS: [u32; 2] = [0xffc0_dea5, 0x7fd1_5ea5];
+
+/// The right values of one case.
+pub trait Oracle: Send + Sync {
+    /// The output tensor that it knows.
+    fn output(&self) -> usize;
+
+    /// The precision model that applies, where values are approximate.
+    fn model(&self, device: &Device<'_>) -> Option<Model>;
+
+    /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
+    fn judge(&self, device: &Device<'_>, output: &[u8], poison: u32) -> Findings;
+
+    /// Value, bound and class of every element, for dumps.
+    fn expected(&self, device: &Device<'_>) -> Vec<Expected>;
+}
+
+/// What an oracle found.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Findings {
+    /// The op's checks.
+    pub checks: Vec<Check>,
+    /// Sizes of errors, where values are approximate.
+    pub metrics: Option<Metrics>,
+}
+
+/// One property, and how it went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Check {
+    /// The check's name.
+    pub name: String,
+    /// How it went.
+    #[serde(flatten)]
+    pub status: Status,
+}
+
+/// How a check went.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(tag = "status", rename_all = "snake_case")]
+pub enum Status {
+    /// The property holds.
+    Passed,
+    /// It does not.
+    Failed(Failure),
+    /// It could not be looked at, and why.
+    NotPossible {
+        /// The reason, in one line.
+        why: String,
+    },
+}
+
+/// What is wrong, in words.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct Failure {
+    /// One line: how many elements, and what is wrong with them.
+    pub what: String,
+    /// The worst element: where, expected, got, allowed.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub worst: Option<String>,
+    /// What the wrong elements have in common.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub pattern: Option<String>,
+}
+
+/// Sizes of errors over one output.
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Metrics {
+    /// Name of the precision model.
+    pub model: String,
+    /// Elements of the output.
+    pub elements: usize,
+    /// Elements compared without tolerance.
+    pub exact: usize,
+    /// Elements that a correct device may overflow on: not judged.
+    pub inconclusive: usize,
+    /// Largest error / allowed error.
+    pub ratio: f64,
+    /// Share of judged elements whose bound is below half of the value: what a pass is worth.
+    pub power: f64,
+    /// Sum of squared errors / sum of squared values, the field's habit.
+    pub nmse: f64,
+    /// Largest absolute error.
+    pub max_abs: f64,
+    /// Largest relative error.
+    pub max_rel: f64,
+    /// Largest error in units in the last place of the right value.
+    pub max_ulp: f64,
+    /// Zeros in place of every value would pass: the bounds are wider than the values.
+    pub blind: bool,
+}
+
+impl Check {
+    /// A check that passed.
+    pub fn passed(name: &str) -> Self {
+        Check { name: name.to_owned(), status: Status::Passed }
+    }
+
+    /// A check that failed.
+    pub fn failed(name: &str, failure: Failure) -> Self {
+        Check { name: name.to_owned(), status: Status::Failed(failure) }
+    }
+
+    /// A check that could not be made.
+    pub fn not_possible(name: &str, why: impl Into<String>) -> Self {
+        Check { name: name.to_owned(), status: Status::NotPossible { why: why.into() } }
+    }
+
+    /// A check that fails if there is a failure.
+    pub fn from_failure(name: &str, failure: Option<Failure>) -> Self {
+        failure.map_or_else(|| Check::passed(name), |f| Check::failed(name, f))
+    }
+
+    /// What is wrong, if it failed.
+    pub fn failure(&self) -> Option<&Failure> {
+        match &self.status {
+            Status::Failed(f) => Some(f),
+            _ => None,
+        }
+    }
+}
+
+impl Failure {
+    /// A failure without a particular element.
+    pub fn new(what: impl Into<String>) -> Self {
+        Failure { what: what.into(), worst: None, pattern: None }
+    }
+}
+
+/// The outcome of judging one execution.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Judgement {
+    /// Every check, in a fixed order.
+    pub checks: Vec<Check>,
+    /// Sizes of errors, where values are approximate.
+    pub metrics: Option<Metrics>,
+    /// Why the case says nothing about the device, though no check failed.
+    pub inconclusive: Option<String>,
+}
+
+impl Judgement {
+    /// The checks that failed.
+    pub fn failures(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|c| c.failure().is_some())
+    }
+}
+
+/// What one execution left behind.
+#[derive(Clone, Copy)]
+pub struct Execution<'a> {
+    /// The plan that was executed.
+    pub plan: &'a Plan,
+    /// Where the bytes lie.
+    pub layout: &'a Layout,
+    /// The input file as generated.
+    pub inputs: &'a [u8],
+    /// The result file as left behind.
+    pub results: &'a [u8],
+}
+
+/// Judges one execution of a case with its two runs.
+pub fn judge(case: &Case, device: &Device<'_>, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
+    let runs = outputs(execution, oracle.output());
+    let mut findings = oracle.judge(device, runs[0], POISONS[0]);
+    let repeat = repeat_check(device, &runs);
+    if repeat.failure().is_some() && findings.checks.iter().all(|c| c.failure().is_none()) {
+        // The runs differ: a wrong value in the second must not hide behind a right one in the first.
+        let second = oracle.judge(device, runs[1], POISONS[1]);
+        if second.checks.iter().any(|c| c.failure().is_some()) {
+            findings = second;
+        }
+    }
+    let mut checks = findings.checks;
+    checks.push(inputs_check(device, execution));
+    checks.push(match repeat.status {
+        Status::Failed(f) if !device.capabilities.deterministic => Check::not_possible(
+            "repeat",
+            format!("the device does not promise equal bits, and they differ: {}", f.what),
+        ),
+        status => Check { name: repeat.name, status },
+    });
+    let inconclusive = findings.metrics.as_ref().and_then(|m| {
+        let (judged, blind) = (m.elements - m.inconclusive, m.blind);
+        match () {
+            () if judged == 0 => Some("every element may overflow on a correct device".to_owned()),
+            () if blind => Some(format!("zeros would pass under the model '{}'", m.model)),
+            () => None,
+        }
+    });
+    let inconclusive = inconclusive.filter(|_| checks.iter().all(|c| c.failure().is_none()));
+    debug_assert!(case.id() == execution.plan.case);
+    Judgement { checks, metrics: findings.metrics, inconclusive }
+}
+
+/// The allocation of an output after each run.
+fn outputs<'a>(e: &Execution<'a>, output: usize) -> Vec<&'a [u8]> {
+    let len = e.plan.tensors[output].parent_bytes();
+    e.layout.results.iter().filter_map(|run| run[output].map(|at| &e.results[at..at + len])).collect()
+}
+
+/// Both runs must leave the same bits, elements that neither wrote apart.
+fn repeat_check(device: &Device<'_>, runs: &[&[u8]]) -> Check {
+    let [first, second] = runs else {
+        return Check::not_possible("repeat", "the case was run once");
+    };
+    let words =
+        |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect() };
+    let (a, b) = (words(first), words(second));
+    let differs =
+        |(i, (a, b)): (usize, (&u32, &u32))| (a != b && (*a, *b) != (POISONS[0], POISONS[1])).then_some((i, *a, *b));
+    let different: Vec<_> = a.iter().zip(&b).enumerate().filter_map(differs).collect();
+    let Some((at, a, b)) = different.first() else { return Check::passed("repeat") };
+    let scratch = if device.capabilities.scratch_poison { ", scratch memory refilled between them" } else { "" };
+    let what = format!(
+        "{} of {} elements differ between two runs on the same inputs{scratch}",
+        different.len(),
+        words(first).len()
+    );
+    Check::failed(
+        "repeat",
+        Failure { worst: Some(format!("element {at}: {a:#010x}, then {b:#010x}")), ..Failure::new(what) },
+    )
+}
+
+/// Inputs, margins included, must read back as they were written.
+fn inputs_check(device: &Device<'_>, e: &Execution<'_>) -> Check {
+    const NAME: &str = "inputs";
+    if !device.capabilities.readable_inputs {
+        return Check::not_possible(NAME, "the device's inputs can't be read back");
+    }
+    for (i, t) in e.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+        let (Some(source), Some(back)) = (e.layout.source[i], e.layout.readback[i]) else { continue };
+        let (before, after) = (&e.inputs[source..source + t.parent_bytes()], &e.results[back..back + t.parent_bytes()]);
+        if before == after {
+            continue;
+        }
+        let bad: Vec<usize> = (0..before.len()).filter(|b| before[*b] != after[*b]).collect();
+        let (at, row) = (bad[0], bad[0] / t.parent_row_bytes());
+        let place = match t.view_row(row) {
+            Some(c) => format!("row {c:?} of the view"),
+            None => "outside the view".to_owned(),
+        };
+        return Check::failed(
+            NAME,
+            Failure {
+                what: format!("{}: {} of {} bytes changed", t.name, bad.len(), before.len()),
+                worst: Some(format!("byte {at} ({place}): expected {:#04x}, got {:#04x}", before[at], after[at])),
+                pattern: None,
+            },
+        );
+    }
+    Check::passed(NAME)
+}

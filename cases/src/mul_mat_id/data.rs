@@ -1,0 +1,342 @@
+//! Weights and activations of a case, straight from the stream.
+//!
+//! Blocks are written as scale and codes, never by quantising numbers: every
+//! code and every scale pattern can occur. Only +, −, ×, ÷ and √ are used, so
+//! the bytes are the same on every host.
+
+use half::f16;
+
+use super::exact::{ACTIVATION_BLOCK, ANCHOR, Exact, WIDE_INTEGER, anchor};
+use super::{Data, MulMatId};
+use crate::formats::ElemType;
+use crate::stream::{Stream, below, unit};
+
+const WEIGHTS: u64 = 0x77;
+const ACTIVATIONS: u64 = 0x78;
+
+/// The constant of recipe `const`: not a power of two, exact in f16.
+const CONST: f64 = 0.703125;
+
+/// About normal with unit variance: the sum of four uniforms, limited to ±3.46.
+fn normal(word: u64) -> f64 {
+    let sum: u64 = (0..4).map(|i| (word >> (16 * i)) & 0xffff).sum();
+    (sum as f64 - 2.0 * 65535.0) / 65536.0 * 1.732_050_807_568_877_2
+}
+
+/// Uniform in (-1, 1), the sign being the lowest bit.
+fn uniform(word: u64) -> f64 {
+    sign(word) * unit(word)
+}
+
+fn sign(word: u64) -> f64 {
+    if word & 1 == 0 { 1.0 } else { -1.0 }
+}
+
+/// Student's t with two degrees of freedom by its quantile function (2p−1)/√(2p(1−p)), cut at ±10⁴.
+fn heavy(word: u64) -> f64 {
+    let p = ((word >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
+    ((2.0 * p - 1.0) / (2.0 * p * (1.0 - p)).sqrt()).clamp(-1e4, 1e4)
+}
+
+/// 2^exponent, exactly, for exponents of normal f64 numbers.
+fn power_of_two(exponent: i64) -> f64 {
+    f64::from_bits(((exponent + 1023) as u64) << 52)
+}
+
+/// A value of magnitude 2^low to 2^(high + 1), every power of two equally likely.
+fn log_uniform(word: u64, low: i64, high: i64) -> f64 {
+    let exponent = low + below(word << 32, (high - low + 1) as u64) as i64;
+    sign(word) * (1.0 + unit(word)) * power_of_two(exponent)
+}
+
+/// Fills the row `row` of expert `expert`.
+pub(super) fn fill_weights(case: &MulMatId, seed: u64, expert: usize, row: usize, bytes: &mut [u8]) {
+    let stream = Stream::new(seed, WEIGHTS).at(expert as u64).at(row as u64);
+    let special_row = case.data == Data::Special && stream.at(0).one_in(0, 4);
+    if case.w.is_blocked() {
+        for (i, block) in bytes.chunks_exact_mut(case.w.block_bytes()).enumerate() {
+            let mut codes = codes(case, stream, seed, i);
+            let mut scale = scale(case, stream, expert, row, i);
+            if case.data == Data::Zeros && stream.at(1).one_in(i as u64, 2) {
+                codes = [zero_code(case.w); 32];
+            }
+            if special_row && stream.at(2).one_in(i as u64, 4) {
+                scale = nan_scale(case.w);
+            }
+            case.w.encode_block(scale, &codes, block);
+        }
+        return;
+    }
+    for (i, element) in bytes.chunks_exact_mut(case.w.block_bytes()).enumerate() {
+        let mut value = plain_weight(case, stream.word(i as u64), seed, i);
+        if case.data == Data::Zeros && stream.at(1).one_in((i / 32) as u64, 2) {
+            value = 0.0;
+        }
+        if special_row && stream.at(2).one_in(i as u64, 32) {
+            value = special_value(stream.at(3).word(i as u64));
+        }
+        write_float(case.w, value, element);
+    }
+}
+
+/// NaN half of the time, else an infinity.
+fn special_value(word: u64) -> f64 {
+    match word >> 62 {
+        0 => f64::INFINITY,
+        1 => f64::NEG_INFINITY,
+        _ => f64::NAN,
+    }
+}
+
+/// f16 is rounded by way of f32, which every host does alike.
+fn write_float(ty: ElemType, value: f64, out: &mut [u8]) {
+    let value = if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value as f32 };
+    match ty {
+        ElemType::F16 if value.is_nan() => out.copy_from_slice(&0x7e00u16.to_le_bytes()),
+        ElemType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
+        _ => out.copy_from_slice(&value.to_le_bytes()),
+    }
+}
+
+/// A weight of an unblocked type.
+fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
+    let is_f16 = case.w == ElemType::F16;
+    match case.data {
+        Data::Wide => (below(word, 2 * WIDE_INTEGER + 1) as f64 - WIDE_INTEGER as f64) * 0.25,
+        Data::Narrow if i % ACTIVATION_BLOCK == anchor(seed, i / ACTIVATION_BLOCK, case.k) => 0.0,
+        Data::Narrow => below(word, 5) as f64 - 2.0,
+        Data::Uniform => uniform(word),
+        Data::Heavy => heavy(word),
+        Data::Huge if is_f16 => uniform(word) * 65504.0,
+        Data::Huge => log_uniform(word, 30, 60),
+        // All subnormal f16 patterns; f32 from the subnormals to where products vanish.
+        Data::Tiny if is_f16 => sign(word) * (word >> 54) as f64 * power_of_two(-24),
+        Data::Tiny => log_uniform(word, -149, -60),
+        Data::Const => CONST,
+        Data::Scales if is_f16 => finite_f16(word).to_f64(),
+        Data::Scales => log_uniform(word, -40, 40),
+        Data::Normal | Data::Zeros | Data::Special => normal(word),
+    }
+}
+
+/// Any finite f16 bit pattern.
+fn finite_f16(word: u64) -> f16 {
+    let bits = (word >> 48) as u16;
+    // Exponent 31 is infinity and NaN: clear its lowest bit.
+    f16::from_bits(if bits & 0x7c00 == 0x7c00 { bits & !0x0400 } else { bits })
+}
+
+/// The code whose value is zero.
+fn zero_code(w: ElemType) -> u8 {
+    if w == ElemType::Q4_0 { 8 } else { 0 }
+}
+
+/// The 32 codes of a block: all of them equally likely but in the narrow and constant recipes.
+fn codes(case: &MulMatId, stream: Stream, seed: u64, block: usize) -> [u8; 32] {
+    let word = |i: usize| stream.word((8 * block + i) as u64);
+    let mut codes: [u8; 32] = match case.w {
+        ElemType::Q8_0 => std::array::from_fn(|i| (word(i / 8) >> (i % 8 * 8)) as u8),
+        _ => std::array::from_fn(|i| (word(i / 16) >> (i % 16 * 4)) as u8 & 15),
+    };
+    match case.data {
+        Data::Narrow => {
+            // Values −2…2 in units; mxfp4 counts in halves: codes 0, 1, 2 and their negatives.
+            let spread = |code: &mut u8| {
+                let small = below(u64::from(*code & 15) << 60 | 1 << 59, 5) as i8 - 2;
+                *code = match case.w {
+                    ElemType::Mxfp4 if small < 0 => 8 | small.unsigned_abs(),
+                    ElemType::Mxfp4 => small as u8,
+                    ElemType::Q4_0 => (8 + small) as u8,
+                    _ => small as u8,
+                };
+            };
+            codes.iter_mut().for_each(spread);
+            codes[anchor(seed, block, case.k)] = zero_code(case.w);
+        }
+        Data::Const => codes = [if case.w == ElemType::Q4_0 { 13 } else { 5 }; 32],
+        _ => {}
+    }
+    codes
+}
+
+/// The scale of a block: f16 bits, or the e8m0 byte.
+fn scale(case: &MulMatId, stream: Stream, expert: usize, row: usize, block: usize) -> u16 {
+    let word = stream.word((8 * block + 4) as u64);
+    if case.w == ElemType::Mxfp4 {
+        return u16::from(mxfp4_scale_byte(case, word, expert, row));
+    }
+    let value = match case.data {
+        Data::Wide => sign(word) * power_of_two(below(word << 32, 3) as i64 - 3),
+        Data::Narrow => sign(word) * 0.5,
+        Data::Heavy => heavy(word) / 16.0,
+        Data::Huge => uniform(word) * 65504.0,
+        Data::Tiny => sign(word) * (word >> 54) as f64 * power_of_two(-24),
+        Data::Const => CONST,
+        Data::Scales => return finite_f16(word).to_bits(),
+        Data::Normal | Data::Uniform | Data::Zeros | Data::Special => sign(word) * (0.5 + unit(word) / 2.0) / 16.0,
+    };
+    f16::from_f32(value as f32).to_bits()
+}
+
+fn mxfp4_scale_byte(case: &MulMatId, word: u64, expert: usize, row: usize) -> u8 {
+    let between = |low: u8, high: u8| low + below(word, u64::from(high - low) + 1) as u8;
+    match case.data {
+        Data::Wide => between(128, 130),
+        Data::Narrow => 128,
+        Data::Heavy => between(118, 135),
+        Data::Huge => between(157, 187),
+        Data::Tiny => between(0, 40),
+        Data::Const => 126,
+        // A row keeps to one scale, so that a large one does not hide the small ones: rows and experts
+        // walk through all finite codes. One block in eight has any code.
+        Data::Scales if word.is_multiple_of(8) => between(0, 254),
+        Data::Scales => ((row * 7 + expert * 53) % 255) as u8,
+        Data::Normal | Data::Uniform | Data::Zeros | Data::Special => between(123, 126),
+    }
+}
+
+/// The scale that makes a whole block NaN.
+fn nan_scale(w: ElemType) -> u16 {
+    if w == ElemType::Mxfp4 { 255 } else { 0x7e00 }
+}
+
+/// Fills activation row `row` (0..b) of a token.
+pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: usize, bytes: &mut [u8]) {
+    let stream = Stream::new(seed, ACTIVATIONS).at(token as u64).at(row as u64);
+    let exact = Exact::new(case.data, case.w, case.k);
+    let special = case.data == Data::Special && stream.at(0).one_in(0, 4);
+    let special_at = stream.at(0).below(1, case.k as u64) as usize;
+    for (i, element) in bytes.chunks_exact_mut(4).enumerate() {
+        let word = stream.word(i as u64);
+        let value = match case.data {
+            Data::Wide | Data::Narrow => exact_activation(case, &exact, seed, word, i),
+            Data::Uniform => uniform(word),
+            Data::Heavy => heavy(word),
+            Data::Huge => log_uniform(word, 20, 48),
+            Data::Tiny => log_uniform(word, -149, -60),
+            Data::Const => CONST,
+            Data::Zeros if stream.at(1).one_in((i / ACTIVATION_BLOCK) as u64, 2) => 0.0,
+            Data::Special if special && i == special_at => special_value(stream.at(0).word(2)),
+            Data::Normal | Data::Zeros | Data::Scales | Data::Special => normal(word),
+        };
+        write_float(ElemType::F32, value, element);
+    }
+}
+
+fn exact_activation(case: &MulMatId, exact: &Exact, seed: u64, word: u64, i: usize) -> f64 {
+    let block = i / ACTIVATION_BLOCK;
+    if !exact.is_active(block) {
+        0.0
+    } else if i % ACTIVATION_BLOCK == anchor(seed, block, case.k) {
+        sign(word) * ANCHOR as f64
+    } else {
+        below(word, 2 * exact.x_max + 1) as f64 - exact.x_max as f64
+    }
+}
+
+/// Bytes outside a view: NaN in every type.
+pub(super) fn fill_poison(ty: ElemType, bytes: &mut [u8]) {
+    for block in bytes.chunks_exact_mut(ty.block_bytes()) {
+        if ty.is_blocked() {
+            ty.encode_block(nan_scale(ty), &[3; 32], block);
+        } else {
+            write_float(ty, f64::NAN, block);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn words() -> impl Iterator<Item = u64> {
+        (0..20_000).map(|i| Stream::new(5, 5).word(i))
+    }
+
+    #[test]
+    fn distributions_have_the_moments_they_claim() {
+        let mean = |f: fn(u64) -> f64| words().map(f).sum::<f64>() / 20_000.0;
+        let second = |f: fn(u64) -> f64| words().map(|w| f(w) * f(w)).sum::<f64>() / 20_000.0;
+        approx::assert_abs_diff_eq!(mean(normal), 0.0, epsilon = 0.03);
+        approx::assert_abs_diff_eq!(second(normal), 1.0, epsilon = 0.03);
+        approx::assert_abs_diff_eq!(mean(uniform), 0.0, epsilon = 0.03);
+        approx::assert_abs_diff_eq!(second(uniform), 1.0 / 3.0, epsilon = 0.02);
+        // Quantiles of t with two degrees of freedom: P(|t| < 0.8165) = 0.5.
+        let inside = words().filter(|w| heavy(*w).abs() < 0.816_496_6).count();
+        approx::assert_abs_diff_eq!(inside as f64 / 20_000.0, 0.5, epsilon = 0.02);
+        assert!(words().all(|w| heavy(w).is_finite()));
+    }
+
+    #[test]
+    fn powers_of_two_are_exact() {
+        assert_eq!(power_of_two(-149) as f32, f32::from_bits(1));
+        assert_eq!(power_of_two(10), 1024.0);
+        assert!(words().all(|w| (4.0..32.0).contains(&log_uniform(w, 2, 4).abs())));
+    }
+
+    fn decoded_rows(id: &str, rows: usize) -> (Vec<Vec<f64>>, Vec<u8>) {
+        let case: crate::case::Case = id.parse().unwrap();
+        let plan = case.plan();
+        let t = &plan.tensors[0];
+        let mut bytes = vec![0; t.parent_bytes()];
+        case.fill(0, t, &mut bytes);
+        let decoded = (0..rows).map(|r| {
+            let mut out = vec![0.0; t.shape[0]];
+            t.ty.decode(&bytes[t.row_range([r, 0, 0])], &mut out);
+            out
+        });
+        (decoded.collect(), bytes)
+    }
+
+    #[test]
+    fn every_code_and_every_scale_occurs() {
+        for (w, codes) in [("q4_0", 16), ("mxfp4", 15), ("q8_0", 256)] {
+            let id = format!("mul_mat_id/w={w},x=f32,e=1,u=1,m=64,n=1,k=1024/route=one,data=wide/v1-1");
+            let (rows, _) = decoded_rows(&id, 64);
+            // Blocks with the smallest scale (1/8, or 2 for mxfp4) show the codes; larger ones add multiples.
+            let mut seen = std::collections::BTreeSet::new();
+            let unit = if w == "mxfp4" { 2.0 } else { 0.125 };
+            for v in rows.iter().flatten() {
+                if (v / unit).abs() <= 128.0 {
+                    seen.insert((v / unit * 2.0) as i64);
+                }
+            }
+            assert!(seen.len() >= codes, "{w}: {}", seen.len());
+        }
+        let id = "mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=255,n=1,k=32/route=shuffle,data=scales/v1-1";
+        let (_, bytes) = decoded_rows(id, 1);
+        let scales: std::collections::BTreeSet<u8> = bytes.chunks(17).map(|b| b[0]).collect();
+        assert!((0..=254).all(|s| scales.contains(&s)) && !scales.contains(&255));
+    }
+
+    #[test]
+    fn special_rows_hold_nan_and_infinities() {
+        let (rows, _) = decoded_rows("mul_mat_id/w=f32,x=f32,e=1,u=1,m=64,n=1,k=256/route=one,data=special/v1-1", 64);
+        let (nan, clean): (Vec<_>, Vec<_>) = rows.iter().partition(|r| r.iter().any(|v| !v.is_finite()));
+        assert!(nan.len() > 5 && clean.len() > 20);
+        assert!(rows.iter().flatten().any(|v| *v == f64::INFINITY));
+        assert!(rows.iter().flatten().any(|v| *v == f64::NEG_INFINITY));
+        let (rows, _) = decoded_rows("mul_mat_id/w=mxfp4,x=f32,e=1,u=1,m=64,n=1,k=256/route=one,data=special/v1-1", 64);
+        assert!(rows.iter().flatten().any(|v| v.is_nan()));
+    }
+
+    #[test]
+    fn margins_are_nan_in_every_type() {
+        for ty in ElemType::WEIGHTS {
+            let mut bytes = vec![0; ty.row_bytes(32)];
+            fill_poison(ty, &mut bytes);
+            let mut out = [0.0; 32];
+            ty.decode(&bytes, &mut out);
+            assert!(out.iter().all(|v| v.is_nan()), "{ty}");
+        }
+    }
+
+    #[test]
+    fn a_smaller_shape_keeps_its_values() {
+        let (big, _) = decoded_rows("mul_mat_id/w=q4_0,x=f32,e=3,u=1,m=8,n=4,k=256/route=one,data=normal/v1-7", 8);
+        let (small, _) = decoded_rows("mul_mat_id/w=q4_0,x=f32,e=1,u=1,m=5,n=1,k=64/route=one,data=normal/v1-7", 5);
+        for (s, b) in small.iter().zip(&big) {
+            assert_eq!(s[..], b[..64]);
+        }
+    }
+}

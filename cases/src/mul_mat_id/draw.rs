@@ -1,0 +1,208 @@
+//! Which matmuls are drawn, and which are in every profile.
+
+use super::{Data, MulMatId, Route};
+use crate::draw::Draw;
+use crate::formats::ElemType;
+use crate::id::Margins;
+
+/// Experts of published models, and small numbers.
+const EXPERTS: &[usize] = &[1, 2, 3, 4, 8, 16, 32, 60, 64, 128, 144, 160, 256, 288, 512];
+const USED: &[usize] = &[1, 2, 4, 6, 8, 10, 16, 17];
+/// One token takes another path; tiles of 8, 16, 32 and 64 with their neighbours.
+const TOKENS: &[usize] = &[1, 2, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 63, 64, 65, 127, 128, 129, 257];
+/// Tiles of 32, 64 and 128 rows with their neighbours; primes.
+const ROWS: &[usize] = &[1, 2, 7, 8, 31, 32, 33, 37, 63, 64, 65, 97, 127, 128, 129, 191, 192, 193, 256, 257, 512];
+/// In blocks: odd counts, and those that are no multiple of 64 or 128 columns.
+const BLOCKS: &[usize] = &[1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 32, 64, 90, 128];
+/// Columns of unblocked types: tiles ±1, primes, odd.
+const COLUMNS: &[usize] =
+    &[1, 2, 3, 7, 8, 15, 16, 17, 31, 32, 33, 63, 64, 65, 96, 97, 100, 127, 128, 129, 255, 256, 257, 509, 1024, 2048];
+
+/// Draws a case within the drawer's budget.
+pub(super) fn draw(d: &mut Draw) -> MulMatId {
+    let w = d.pick(&ElemType::WEIGHTS);
+    let experts = d.edge(EXPERTS, 1, 512);
+    let used = match d.between(0, 9) {
+        0 => experts,
+        _ => d.edge(USED, 1, experts.min(32)),
+    };
+    let n = if d.one_in(4) { 1 } else { d.edge(TOKENS, 1, 512) };
+    let m = d.edge(ROWS, 1, 4096);
+    let k = if w.is_blocked() { 32 * d.edge(BLOCKS, 1, 128) } else { d.edge(COLUMNS, 1, 4096) };
+    let mut case = MulMatId {
+        w,
+        experts,
+        used,
+        m,
+        n,
+        k,
+        b: 1,
+        table: used,
+        wv: Margins::default(),
+        xv: Margins::default(),
+        iv: Margins::default(),
+        route: Route::Shuffle,
+        data: Data::Normal,
+    };
+    shrink_to_budget(d, &mut case);
+    let used = case.used;
+    case.b = match d.between(0, 4) {
+        0 | 1 => 1,
+        2 | 3 => used,
+        _ => {
+            let divisors: Vec<usize> = (1..=used).filter(|b| used.is_multiple_of(*b)).collect();
+            d.pick(&divisors)
+        }
+    };
+    draw_views(d, &mut case);
+    case.route = draw_route(d, &case);
+    case.data = d.pick(Data::ALL);
+    case
+}
+
+/// Halves the largest dimension that still can be halved until the case is affordable.
+fn shrink_to_budget(d: &Draw, case: &mut MulMatId) {
+    let block = case.w.block_len();
+    loop {
+        let slots = case.used * case.n;
+        let operations = (case.m * case.k * slots) as u64;
+        let elements = (case.m * case.k * case.experts) as u64;
+        if operations > d.operations {
+            // Tokens first: they cost, and teach least once there are a few tiles of them.
+            let (m, k, n) = (case.m, case.k / block, case.n * 4);
+            if n >= m && n >= k && case.n > 1 {
+                case.n /= 2;
+            } else if m >= k && m > 1 {
+                case.m /= 2;
+            } else if k > 1 {
+                case.k = k / 2 * block;
+            } else {
+                case.used = 1.max(case.used / 2);
+            }
+        } else if elements > d.input_elements {
+            if case.m > 8 {
+                case.m /= 2;
+            } else if case.k > 4 * block {
+                case.k = case.k / block / 2 * block;
+            } else if case.experts / 2 >= case.used {
+                case.experts /= 2;
+            } else {
+                return;
+            }
+        } else {
+            break;
+        }
+    }
+    case.table = case.used;
+}
+
+fn draw_views(d: &mut Draw, case: &mut MulMatId) {
+    if d.one_in(4) {
+        case.wv.0 = [d.one_in(2), d.one_in(2), d.one_in(2), false];
+    }
+    if d.one_in(4) {
+        case.xv.0 = [d.one_in(2), d.one_in(2), d.one_in(2), false];
+    }
+    if d.one_in(3) {
+        case.iv.0 = [d.one_in(3), d.one_in(2), false, false];
+        let least = case.used + usize::from(case.iv.0[0]);
+        // Most wide tables are the whole argsort of the router: one column per expert.
+        case.table = if d.one_in(3) { least + d.between(0, 9) } else { least.max(case.experts) };
+    }
+}
+
+fn draw_route(d: &mut Draw, case: &MulMatId) -> Route {
+    loop {
+        let route = if d.one_in(3) { Route::Shuffle } else { d.pick(Route::ALL) };
+        match route {
+            Route::Repeat if case.used < 2 => {}
+            Route::Empty if case.used == case.experts => {}
+            route => return route,
+        }
+    }
+}
+
+/// Matmuls that every profile runs, each with its reason.
+pub(super) const NAMED: &[(&str, &str)] = &[
+    ("mul_mat_id/w=mxfp4,x=f32,e=1,u=1,m=1,n=1,k=32/route=shuffle,data=wide", "the smallest gemv"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=1,u=1,m=1,n=2,k=32/route=shuffle,data=wide", "the smallest gemm"),
+    ("mul_mat_id/w=f32,x=f32,e=1,u=1,m=1,n=1,k=1/route=shuffle,data=normal", "a single product"),
+    (
+        "mul_mat_id/w=f16,x=f32,e=1,u=1,m=8,n=16,k=1/route=shuffle,data=normal",
+        "one column: lanes beyond k and rows beyond m",
+    ),
+    ("mul_mat_id/w=f16,x=f32,e=2,u=1,m=33,n=5,k=65/route=shuffle,data=normal", "rows at odd offsets of two bytes"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=32,u=17,m=65,n=3,k=64,b=17/route=shuffle,data=normal",
+        "17 experts used: a work-group of 64·used is illegal",
+    ),
+    ("mul_mat_id/w=mxfp4,x=f32,e=32,u=32,m=65,n=2,k=64/route=shuffle,data=normal", "all experts used, as in a warm-up"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=63,n=33,k=96,t=8/route=skew,data=normal",
+        "ids a view of the router's argsort: the stride says 8, the experts are 8",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=5,u=2,m=64,n=33,k=96,t=9,iv=un/route=empty,data=normal",
+        "a stride that says more experts than there are",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=40,u=2,m=64,n=33,k=96/route=shuffle,data=normal",
+        "a stride that says fewer experts than there are",
+    ),
+    ("mul_mat_id/w=mxfp4,x=f32,e=4,u=1,m=64,n=64,k=64/route=one,data=wide", "all slots on one expert, whole tiles"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=4,u=1,m=66,n=65,k=64/route=one,data=wide",
+        "all slots on one expert, one slot in the last tile",
+    ),
+    ("mul_mat_id/w=q4_0,x=f32,e=16,u=8,m=128,n=9,k=256,b=8/route=repeat,data=normal", "an expert twice in a token"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=8,m=64,n=9,k=64/route=same,data=wide", "all slots of a token on one expert"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=33,k=64/route=out,data=normal", "ids out of range"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=1,k=64/route=out,data=normal", "ids out of range, one token"),
+    ("mul_mat_id/w=f32,x=f32,e=8,u=4,m=31,n=7,k=33/route=out,data=normal", "ids out of range, unblocked type"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=16,u=6,m=65,n=17,k=96,b=2/route=shuffle,data=normal",
+        "activation rows that are neither shared nor one per slot",
+    ),
+    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=6,m=65,n=1,k=96,b=3/route=shuffle,data=normal", "the same for one token"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=255,n=33,k=32/route=shuffle,data=scales",
+        "every finite scale code, many tokens",
+    ),
+    ("mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=255,n=1,k=32/route=shuffle,data=scales", "every finite scale code, one token"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=4,u=2,m=64,n=33,k=128/route=shuffle,data=special",
+        "scale code 255 is NaN, and stays in its row",
+    ),
+    ("mul_mat_id/w=mxfp4,x=f32,e=4,u=2,m=64,n=1,k=128,b=2/route=shuffle,data=special", "the same for one token"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=4,u=2,m=65,n=33,k=160,wv=kme,xv=kbn/route=shuffle,data=normal", "every tensor a view"),
+    ("mul_mat_id/w=q8_0,x=f32,e=64,u=4,m=32,n=5,k=64/route=last,data=uniform", "the last expert: the largest offset"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=512,u=10,m=64,n=2,k=64/route=skew,data=normal", "more experts than a work-group"),
+    ("mul_mat_id/w=q4_0,x=f32,e=1024,u=3,m=2,n=17,k=32/route=shuffle,data=normal", "the most experts an id may name"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=3,u=3,m=1,n=22000,k=32/route=shuffle,data=wide", "slot numbers beyond 16 bits"),
+    ("mul_mat_id/w=f32,x=f32,e=2,u=1,m=1,n=65537,k=3/route=shuffle,data=wide", "tokens beyond 16 bits"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=2,u=1,m=33000,n=2,k=32/route=shuffle,data=wide", "rows beyond 16 bits signed"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=4,u=2,m=128,n=65,k=2880/route=shuffle,data=normal",
+        "a common hidden size that is no multiple of 64 or 128",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=360,n=1,k=2880/route=shuffle,data=heavy",
+        "the same for one token, heavy tails",
+    ),
+];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Case;
+    use crate::cost::Cost;
+
+    #[test]
+    fn named_ids_are_valid_and_affordable() {
+        for (sections, reason) in NAMED {
+            let case = Case::from_sections(sections, 1).unwrap();
+            assert!(case.body().cost().operations <= Cost::MAX_OPERATIONS, "{sections}");
+            assert!(!reason.is_empty());
+        }
+    }
+}

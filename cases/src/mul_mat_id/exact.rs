@@ -1,0 +1,103 @@
+//! Integer recipes whose sums are exact in any order of addition.
+//!
+//! Weights and activations are small multiples of a power of two, so every
+//! product is a multiple of one unit; where the sum of magnitudes stays within
+//! 2^24 units an f32 sum never rounds (*wide*), within 2^11 units neither does
+//! an f16 sum (*narrow*). One activation of ±127 in every block of 32 makes the
+//! scale of an 8-bit activation quantiser exactly 1, so such devices are exact
+//! too; narrow keeps the weight under it at zero.
+//!
+//! The range of the other activations depends on recipe, type and k alone,
+//! chosen so that the worst case fits. Where even ±1 everywhere would not fit,
+//! only some blocks of 32 are active and the rest of the activations are zero.
+
+use super::Data;
+use crate::formats::ElemType;
+use crate::stream::Stream;
+
+/// Activations share a scale in blocks of this many values on devices that quantise them.
+pub(super) const ACTIVATION_BLOCK: usize = 32;
+/// The activation that pins an 8-bit scale to 1.
+pub(super) const ANCHOR: i64 = 127;
+
+const ANCHORS: u64 = 0x61;
+
+/// The ranges of an exact recipe.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Exact {
+    blocks: usize,
+    active: usize,
+    /// Activations other than the anchor lie in `-x_max..=x_max`.
+    pub(super) x_max: u64,
+}
+
+impl Exact {
+    pub(super) fn new(data: Data, w: ElemType, k: usize) -> Self {
+        let blocks = k.div_ceil(ACTIVATION_BLOCK);
+        let weight = largest_weight(data, w);
+        let others = (ACTIVATION_BLOCK - 1) * weight;
+        let (capacity, anchor) = match data {
+            Data::Narrow => (1 << 11, 0),
+            _ => (1 << 24, ANCHOR as usize * weight),
+        };
+        let active = blocks.min(capacity / (2 * anchor).max(others));
+        let x_max = (capacity / active - anchor) / others;
+        Exact { blocks, active, x_max: x_max.min(ANCHOR as usize) as u64 }
+    }
+
+    /// Whether a block of activations is not all zero: active blocks are spread evenly.
+    pub(super) fn is_active(&self, block: usize) -> bool {
+        (block + 1) * self.active / self.blocks > block * self.active / self.blocks
+    }
+}
+
+/// The largest |p| + |o| of a weight, in units.
+fn largest_weight(data: Data, w: ElemType) -> usize {
+    match (data, w) {
+        (Data::Narrow, _) => 2,
+        // Scales span two powers of two. q4_0: p = d·code up to 15, o = -8d.
+        (_, ElemType::Q4_0) => (15 + 8) * 4,
+        (_, ElemType::Q8_0) => 128 * 4,
+        // Units of one half, scales 2 to 8 against the smallest 2.
+        (_, ElemType::Mxfp4) => 12 * 4,
+        _ => WIDE_INTEGER as usize,
+    }
+}
+
+/// Unblocked weights of the wide recipe are integers up to this.
+pub(super) const WIDE_INTEGER: u64 = 64;
+
+/// The position of the anchor in a block of activations, the same for every row.
+pub(super) fn anchor(seed: u64, block: usize, k: usize) -> usize {
+    let len = ACTIVATION_BLOCK.min(k - block * ACTIVATION_BLOCK);
+    Stream::new(seed, ANCHORS).below(block as u64, len as u64) as usize
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_worst_case_fits_for_every_type_and_k() {
+        for data in [Data::Wide, Data::Narrow] {
+            for w in ElemType::WEIGHTS {
+                for k in (1..300).chain((1..60).map(|i| i * 512)).map(|k| k * w.block_len()) {
+                    let e = Exact::new(data, w, k);
+                    let active = (0..e.blocks).filter(|b| e.is_active(*b)).count();
+                    assert_eq!(active, e.active);
+                    assert!(active >= 1 && e.x_max >= 1, "{data} {w} {k}");
+                    let weight = largest_weight(data, w) as u64;
+                    let (limit, anchor) = if data == Data::Narrow { (1 << 11, 0) } else { (1 << 24, 127) };
+                    let worst = active as u64 * weight * (31 * e.x_max + anchor);
+                    assert!(worst <= limit, "{data} {w} {k}: {worst}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn short_rows_use_the_whole_range() {
+        assert_eq!(Exact::new(Data::Wide, ElemType::Mxfp4, 64).x_max, 127);
+        assert_eq!(Exact::new(Data::Narrow, ElemType::Mxfp4, 256).x_max, 4);
+    }
+}

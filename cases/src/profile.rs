@@ -1,0 +1,116 @@
+//! Named selections of cases.
+
+use crate::case::{Case, OPS};
+use crate::id::words;
+
+words! {
+    /// A named selection of cases.
+    pub enum Profile: "profile" {
+        /// The named cases of every op, the corpus and about a thousand drawn ones: minutes at most.
+        Smoke = "smoke",
+        /// The same with 20,000 drawn cases.
+        Full = "full",
+        /// Drawn cases alone, under a fresh seed unless one is given.
+        Random = "random",
+        /// Cases that once failed somewhere.
+        Corpus = "corpus",
+    }
+}
+
+/// The regression corpus: one id a line, then `#` and what failed there.
+const CORPUS: &str = include_str!("../../golden/corpus.txt");
+
+impl Profile {
+    /// The seed of a profile whose cases are the same in every run.
+    pub const FIXED_SEED: u64 = 1;
+
+    /// How many cases are drawn unless told otherwise.
+    pub fn drawn(self) -> u64 {
+        match self {
+            Profile::Smoke => 1_100,
+            Profile::Full => 20_000,
+            Profile::Random => 1_000,
+            Profile::Corpus => 0,
+        }
+    }
+
+    /// The cases of a profile, in order: the corpus first, so that what once failed is seen first.
+    pub fn cases(self, seed: u64, drawn: u64) -> impl Iterator<Item = Case> {
+        let corpus = if self == Profile::Random { Vec::new() } else { corpus() };
+        let named = if matches!(self, Profile::Random | Profile::Corpus) { Vec::new() } else { named() };
+        corpus.into_iter().chain(named).chain((0..drawn).map(move |i| Case::draw(seed, i)))
+    }
+}
+
+/// The named cases of every op. They are constants of this crate, and a test parses each of them.
+fn named() -> Vec<Case> {
+    let sections = OPS.iter().flat_map(|op| op.named);
+    sections.filter_map(|(sections, _)| Case::from_sections(sections, Profile::FIXED_SEED).ok()).collect()
+}
+
+/// The cases of the corpus. It is a file of this repository, and a test parses each line of it.
+fn corpus() -> Vec<Case> {
+    corpus_lines().filter_map(|id| id.parse().ok()).collect()
+}
+
+fn corpus_lines() -> impl Iterator<Item = &'static str> {
+    CORPUS.lines().filter_map(|line| line.split('#').next()).map(str::trim).filter(|id| !id.is_empty())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::cost::Cost;
+
+    #[test]
+    fn every_line_of_the_corpus_is_an_id() {
+        for id in corpus_lines() {
+            assert!(id.parse::<Case>().is_ok(), "{id}");
+        }
+    }
+
+    #[test]
+    fn drawn_cases_are_canonical_and_affordable() {
+        let (mut operations, mut ids) = (0, std::collections::BTreeSet::new());
+        for case in Profile::Random.cases(7, 4000) {
+            let id = case.id();
+            assert_eq!(id.parse::<Case>().unwrap().id(), id);
+            let cost = case.body().cost();
+            assert!(
+                cost.operations <= Cost::MAX_OPERATIONS && cost.input_elements <= Cost::MAX_INPUT_ELEMENTS,
+                "{id}: {cost:?}"
+            );
+            operations += cost.operations;
+            ids.insert(id);
+        }
+        assert_eq!(ids.len(), 4000);
+        assert!(operations / 4000 <= 2_000_000, "mean {}", operations / 4000);
+    }
+
+    #[test]
+    fn smoke_has_a_thousand_cases_and_a_bounded_mean() {
+        let cases: Vec<Case> = Profile::Smoke.cases(Profile::FIXED_SEED, Profile::Smoke.drawn()).collect();
+        let operations: u64 = cases.iter().map(|c| c.body().cost().operations).sum();
+        assert!(cases.len() >= 1000);
+        assert!(operations / cases.len() as u64 <= 2_000_000);
+    }
+
+    /// Every op, group and recipe word is reached by the drawn cases of the smoke profile.
+    #[test]
+    fn smoke_reaches_every_word() {
+        let ids: Vec<String> = Profile::Smoke.cases(1, Profile::Smoke.drawn()).map(|c| c.id()).collect();
+        let words = crate::mul_mat_id::Route::ALL.iter().map(|r| format!("route={r},"));
+        let words = words.chain(crate::mul_mat_id::Data::ALL.iter().map(|d| format!("data={d}/")));
+        let words = words.chain(crate::argsort::Keys::ALL.iter().map(|d| format!("data={d}/")));
+        let words = words.chain(
+            [
+                "w=f32,", "w=f16,", "w=q4_0,", "w=q8_0,", "w=mxfp4,", "o=desc", ",wv=", ",xv=", ",iv=", ",t=", ",b=",
+                ",r3=",
+            ]
+            .map(str::to_owned),
+        );
+        for word in words {
+            assert!(ids.iter().filter(|id| id.contains(&word)).count() >= 10, "{word}");
+        }
+    }
+}
