@@ -125,7 +125,7 @@ pub struct Metrics {
     pub nmse: f64,
     /// Largest absolute error.
     pub max_abs: f64,
-    /// Largest relative error.
+    /// Largest relative error where the right value is not zero.
     pub max_rel: f64,
     /// Largest error in units in the last place of the right value.
     pub max_ulp: f64,

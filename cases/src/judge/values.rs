@@ -218,7 +218,9 @@ impl Totals {
         self.squared_value += e.value * e.value;
         self.max_abs = self.max_abs.max(error);
         if error > 0.0 {
-            self.max_rel = self.max_rel.max(if e.value == 0.0 { f64::INFINITY } else { error / e.value.abs() });
+            if e.value != 0.0 {
+                self.max_rel = self.max_rel.max(error / e.value.abs());
+            }
             self.max_ulp = self.max_ulp.max(error / ulp(e.value));
         }
     }

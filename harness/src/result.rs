@@ -1,0 +1,247 @@
+//! What became of one case on one device: a line of `results.jsonl`.
+
+use std::fmt;
+
+use conform_cases::judge::{Check, Judgement, Metrics, Status};
+use serde::{Deserialize, Serialize};
+
+use crate::worker::Incident;
+
+/// The verdict on one case on one device.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Verdict {
+    /// Every check that was possible passed.
+    Pass,
+    /// A check failed, and failed again in a fresh worker.
+    Fail,
+    /// No check failed, but the case says nothing about this device.
+    Inconclusive,
+    /// The device says that it does not do this.
+    Unsupported,
+    /// The worker died of this case, twice.
+    Crash,
+    /// The worker was silent beyond the deadline, twice.
+    Timeout,
+    /// A check failed, and passed in a fresh worker.
+    Flaky,
+    /// The device was lost on this case.
+    Wedged,
+}
+
+impl Verdict {
+    /// Every verdict, in the order of a summary.
+    pub const ALL: [Verdict; 8] = [
+        Verdict::Pass,
+        Verdict::Fail,
+        Verdict::Inconclusive,
+        Verdict::Unsupported,
+        Verdict::Crash,
+        Verdict::Timeout,
+        Verdict::Flaky,
+        Verdict::Wedged,
+    ];
+
+    /// The word in results and summaries.
+    pub fn word(self) -> &'static str {
+        match self {
+            Verdict::Pass => "pass",
+            Verdict::Fail => "fail",
+            Verdict::Inconclusive => "inconclusive",
+            Verdict::Unsupported => "unsupported",
+            Verdict::Crash => "crash",
+            Verdict::Timeout => "timeout",
+            Verdict::Flaky => "flaky",
+            Verdict::Wedged => "wedged",
+        }
+    }
+
+    /// True if the device did something that a correct one never does. A flaky value is among them: the bounds hold
+    /// for every run of a correct device, so one wrong answer is one too many.
+    pub fn is_bad(self) -> bool {
+        matches!(self, Verdict::Fail | Verdict::Crash | Verdict::Timeout | Verdict::Flaky | Verdict::Wedged)
+    }
+
+    /// True if the device was judged, whatever came of it.
+    pub fn is_judged(self) -> bool {
+        !matches!(self, Verdict::Unsupported | Verdict::Inconclusive)
+    }
+}
+
+impl fmt::Display for Verdict {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.word())
+    }
+}
+
+/// What became of one case on one device.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub struct CaseResult {
+    /// The case id.
+    pub case: String,
+    /// The device's key.
+    pub device: String,
+    /// The verdict.
+    pub verdict: Verdict,
+    /// False where the op's contract does not bind this device: a bad verdict is reported and nothing else.
+    pub gating: bool,
+    /// Why, for verdicts that no check explains: one line.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub why: Option<String>,
+    /// Every check that was made.
+    pub checks: Vec<Check>,
+    /// Sizes of errors.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub metrics: Option<Metrics>,
+    /// Deaths on the way to this verdict that a fresh worker did not repeat.
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    pub incidents: Vec<IncidentLine>,
+    /// The last lines of a dead worker's output.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub log: Option<String>,
+    /// Where the time went.
+    pub times: Times,
+}
+
+/// A death that was not repeated.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct IncidentLine {
+    /// Its kind.
+    pub kind: String,
+    /// One line.
+    pub detail: String,
+}
+
+impl From<Incident> for IncidentLine {
+    fn from(i: Incident) -> Self {
+        IncidentLine { kind: i.kind.to_owned(), detail: i.detail }
+    }
+}
+
+/// Where the time of a case went, in microseconds. The first two are spent once for all devices.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Times {
+    /// Generating inputs.
+    pub generate: u64,
+    /// Computing the right values.
+    pub oracle: u64,
+    /// Allocating on the device.
+    pub load: u64,
+    /// Uploading inputs and poison.
+    pub upload: u64,
+    /// Executing steps.
+    pub compute: u64,
+    /// Reading back.
+    pub read: u64,
+    /// Judging.
+    pub judge: u64,
+}
+
+impl CaseResult {
+    /// A result without checks.
+    pub fn bare(case: &str, device: &str, verdict: Verdict, why: Option<String>) -> Self {
+        CaseResult {
+            case: case.to_owned(),
+            device: device.to_owned(),
+            verdict,
+            gating: true,
+            why,
+            checks: Vec::new(),
+            metrics: None,
+            incidents: Vec::new(),
+            log: None,
+            times: Times::default(),
+        }
+    }
+
+    /// Takes over what the judge found.
+    #[must_use]
+    pub fn judged(mut self, judgement: Judgement) -> Self {
+        self.verdict = match () {
+            () if judgement.failures().next().is_some() => Verdict::Fail,
+            () if judgement.inconclusive.is_some() => Verdict::Inconclusive,
+            () => Verdict::Pass,
+        };
+        self.why = judgement.inconclusive;
+        self.checks = judgement.checks;
+        self.metrics = judgement.metrics;
+        self
+    }
+
+    /// The checks that failed.
+    pub fn failed_checks(&self) -> impl Iterator<Item = &Check> {
+        self.checks.iter().filter(|c| matches!(c.status, Status::Failed(_)))
+    }
+
+    /// True if this must fail a run.
+    pub fn is_unexpected(&self) -> bool {
+        self.gating && self.verdict.is_bad()
+    }
+
+    /// What one bug's results have in common: op and type, verdict or check, kind of pattern.
+    /// Written without spaces, so that `replay --like` takes it from a shell.
+    pub fn signature(&self) -> Option<String> {
+        if !self.verdict.is_bad() {
+            return None;
+        }
+        let op = self.case.split(['/', ',']).take(2).collect::<Vec<_>>().join("/");
+        let first = self.failed_checks().next();
+        let what = match (self.verdict, first) {
+            (Verdict::Fail | Verdict::Flaky, Some(check)) => check.name.clone(),
+            (verdict, _) => verdict.word().to_owned(),
+        };
+        let pattern = first.and_then(|c| c.failure()?.pattern.as_deref()).map(kind_of_pattern).unwrap_or_default();
+        Some(format!("{op}:{what}{pattern}"))
+    }
+}
+
+/// A pattern without its numbers: `one row (63), all zero` is `:one-row:all-zero`.
+fn kind_of_pattern(pattern: &str) -> String {
+    let words = pattern.split(", ").map(|part| {
+        let kept = part.split_whitespace().filter(|w| !w.contains(|c: char| c.is_ascii_digit()));
+        format!(":{}", kept.collect::<Vec<_>>().join("-"))
+    });
+    words.collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conform_cases::judge::Failure;
+
+    fn failing(pattern: Option<&str>) -> CaseResult {
+        let failure = Failure { what: String::new(), worst: None, pattern: pattern.map(str::to_owned) };
+        let mut r = CaseResult::bare("mul_mat_id/w=mxfp4,x=f32/route=one,data=wide/v1-1", "cpu", Verdict::Fail, None);
+        r.checks = vec![Check::passed("written"), Check::failed("values", failure)];
+        r
+    }
+
+    #[test]
+    fn signatures_drop_numbers() {
+        let s = failing(Some("one row (63), all scaled by 1.0200")).signature().unwrap();
+        assert_eq!(s, "mul_mat_id/w=mxfp4:values:one-row:all-scaled-by");
+        assert_eq!(failing(None).signature().unwrap(), "mul_mat_id/w=mxfp4:values");
+        let crash = CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Crash, None);
+        assert_eq!(crash.signature().unwrap(), "argsort/c=3:crash");
+        assert_eq!(CaseResult::bare("a/b/c/d", "cpu", Verdict::Pass, None).signature(), None);
+    }
+
+    #[test]
+    fn results_survive_json() {
+        let mut r = failing(Some("every element"));
+        r.checks.push(Check::not_possible("inputs", "not readable"));
+        r.metrics = Some(Metrics { ratio: 0.1, ..Metrics::default() });
+        let text = serde_json::to_string(&r).unwrap();
+        assert_eq!(serde_json::from_str::<CaseResult>(&text).unwrap(), r);
+    }
+
+    #[test]
+    fn what_gates() {
+        for v in Verdict::ALL {
+            let mut r = CaseResult::bare("a/b/c/d", "cpu", v, None);
+            assert_eq!(r.is_unexpected(), v.is_bad());
+            r.gating = false;
+            assert!(!r.is_unexpected());
+        }
+    }
+}

@@ -1,0 +1,52 @@
+//! A case made ready: plan, inputs in shared memory, and the oracle's answer.
+
+use std::sync::OnceLock;
+use std::time::{Duration, Instant};
+
+use conform_cases::case::{Case, Inputs};
+use conform_cases::judge::{Oracle, POISONS};
+use conform_cases::plan::{Layout, Plan};
+
+use crate::worker::Shared;
+
+/// Inputs and right values of one case, shared by all devices.
+pub struct Prepared {
+    /// The case.
+    pub case: Case,
+    /// What it unfolds to.
+    pub plan: Plan,
+    /// Where its bytes lie.
+    pub layout: Layout,
+    /// Its inputs, filled.
+    pub inputs: Shared,
+    /// Time spent on generating them.
+    pub generate: Duration,
+    oracle: OnceLock<(Box<dyn Oracle>, Duration)>,
+}
+
+impl Prepared {
+    /// Generates a case's inputs. The error is one line: shared memory could not be had.
+    pub fn new(case: &Case) -> Result<Self, String> {
+        let started = Instant::now();
+        let plan = case.plan();
+        let layout = Layout::new(&plan, POISONS.len());
+        let mut inputs = Shared::create(layout.input_bytes).map_err(|e| e.to_string())?;
+        case.fill_all(&plan, &layout, inputs.bytes_mut());
+        Ok(Prepared { case: case.clone(), plan, layout, inputs, generate: started.elapsed(), oracle: OnceLock::new() })
+    }
+
+    /// The inputs as the case's own code sees them.
+    pub fn inputs(&self) -> Inputs<'_> {
+        Inputs::new(&self.plan, &self.layout, self.inputs.bytes())
+    }
+
+    /// The right values, computed at the first call, and how long that took.
+    pub fn oracle(&self) -> (&dyn Oracle, Duration) {
+        let (oracle, time) = self.oracle.get_or_init(|| {
+            let started = Instant::now();
+            let oracle = self.case.body().oracle(&self.inputs());
+            (oracle, started.elapsed())
+        });
+        (&**oracle, *time)
+    }
+}
