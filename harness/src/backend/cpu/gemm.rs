@@ -78,23 +78,24 @@ fn multiply_tile<P: Panel>(panel: &P, rows: &[f32], k: usize, products: &mut [f3
 }
 
 /// Adds one step of k to the sums of a group of slots.
+///
+/// The four slots have a name each: as an array their sums stay in registers only at the highest optimisation.
 #[inline(always)]
 fn accumulate(weights: &WeightTile, x: &[[f32; TILE_K]; GROUP], sums: &mut Sums<GROUP>) {
     for lanes in 0..TILE_ROWS / LANES {
-        let mut part = [[0.0; LANES]; GROUP];
-        for (part, sums) in part.iter_mut().zip(&*sums) {
-            *part = sums.as_chunks::<LANES>().0[lanes];
-        }
+        let [mut a, mut b, mut c, mut d] = [0, 1, 2, 3].map(|slot| sums[slot].as_chunks::<LANES>().0[lanes]);
         for (k, column) in weights.iter().enumerate() {
             let w = &column.as_chunks::<LANES>().0[lanes];
-            for (part, x) in part.iter_mut().zip(x) {
-                for row in 0..LANES {
-                    part[row] += w[row] * x[k];
-                }
+            let [x0, x1, x2, x3] = [x[0][k], x[1][k], x[2][k], x[3][k]];
+            for row in 0..LANES {
+                a[row] += w[row] * x0;
+                b[row] += w[row] * x1;
+                c[row] += w[row] * x2;
+                d[row] += w[row] * x3;
             }
         }
-        for (part, sums) in part.iter().zip(&mut *sums) {
-            sums.as_chunks_mut::<LANES>().0[lanes] = *part;
+        for (sums, part) in sums.iter_mut().zip([a, b, c, d]) {
+            sums.as_chunks_mut::<LANES>().0[lanes] = part;
         }
     }
 }
