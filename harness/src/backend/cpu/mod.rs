@@ -1,0 +1,246 @@
+//! The embedded backend: the whole expert-matmul pipeline in safe Rust, on all threads.
+//!
+//! It does what a GPU backend does, in the same stages (convert, route, gather,
+//! tiled gemm or single-token gemv, sort), so that a machine without a GPU tests
+//! real code and not the reference against itself. Stages are functions in a
+//! [table](Stages), and results do not depend on threads or processor.
+
+mod argsort;
+mod check;
+mod convert;
+mod gemm;
+mod gemv;
+mod memory;
+mod reorder;
+mod route;
+pub mod stages;
+#[cfg(test)]
+mod tests;
+mod tile;
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use conform_cases::plan::Plan;
+
+use self::check::Job;
+use self::memory::{Buffer, Scratch};
+pub use self::stages::Stages;
+use self::stages::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
+use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
+
+/// Name of the backend and key of its only device.
+const KEY: &str = "cpu";
+
+/// The driver of the embedded device.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CpuDriver;
+
+impl Driver for CpuDriver {
+    fn name(&self) -> &'static str {
+        KEY
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::Found(vec![describe()])
+    }
+
+    fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        match key {
+            KEY => Ok(Box::new(CpuDevice::new(Stages::default()))),
+            _ => Err(DeviceError(format!("open {key}: the only device is {KEY}"))),
+        }
+    }
+}
+
+fn describe() -> DeviceInfo {
+    let threads = rayon::current_num_threads().to_string();
+    let simd = format!("{:?}", pulp::Arch::new());
+    // `V3(V3)`: the level and the proof that it is there.
+    let simd = simd.split('(').next().unwrap_or_default().to_lowercase();
+    DeviceInfo {
+        key: KEY.to_owned(),
+        backend: KEY.to_owned(),
+        name: "embedded reference pipeline".to_owned(),
+        driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
+        properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
+        capabilities: Capabilities {
+            own_kernels: true,
+            readable_inputs: true,
+            scratch_poison: true,
+            deterministic: true,
+            flushes_subnormals: false,
+        },
+    }
+}
+
+/// The embedded device, with any table of stages.
+pub struct CpuDevice {
+    info: DeviceInfo,
+    stages: Stages,
+    loaded: Option<Loaded>,
+}
+
+/// A plan and its memory.
+struct Loaded {
+    plan: Plan,
+    jobs: Vec<Job>,
+    buffers: Vec<Buffer>,
+    scratch: Scratch,
+}
+
+impl CpuDevice {
+    /// A device that runs these stages.
+    pub fn new(stages: Stages) -> Self {
+        CpuDevice { info: describe(), stages, loaded: None }
+    }
+
+    fn loaded(&mut self, call: &str) -> Result<&mut Loaded, DeviceError> {
+        self.loaded.as_mut().ok_or_else(|| DeviceError(format!("{call}: no plan is loaded")))
+    }
+}
+
+impl Device for CpuDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
+        self.free();
+        let jobs = check::jobs(plan)?;
+        let buffers = memory::buffers(plan, &jobs)?;
+        let scratch = Scratch::new(plan, &jobs)?;
+        self.loaded = Some(Loaded { plan: plan.clone(), jobs, buffers, scratch });
+        Ok(())
+    }
+
+    fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let loaded = self.loaded("write")?;
+        let (_, buffer) = loaded.tensor("write", tensor, offset, bytes.len())?;
+        buffer.write(offset..offset + bytes.len(), bytes);
+        Ok(())
+    }
+
+    fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let stages = self.stages;
+        let loaded = self.loaded("read")?;
+        let (plan, buffer) = loaded.tensor("read", tensor, offset, bytes.len())?;
+        let readable = buffer.readable(&plan.tensors[tensor], &stages)?;
+        bytes.copy_from_slice(&readable[offset..offset + bytes.len()]);
+        Ok(())
+    }
+
+    fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
+        self.loaded("poison_scratch")?.scratch.poison(pattern);
+        Ok(())
+    }
+
+    fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError> {
+        let stages = self.stages;
+        let loaded = self.loaded("run")?;
+        let Some(jobs) = loaded.jobs.get(steps.clone()).map(<[Job]>::to_vec) else {
+            return Err(DeviceError(format!("run: steps {steps:?} of {}", loaded.jobs.len())));
+        };
+        for (buffer, tensor) in loaded.buffers.iter_mut().zip(&loaded.plan.tensors) {
+            buffer.convert(tensor, &stages);
+        }
+        jobs.into_iter().try_for_each(|job| loaded.run(job, &stages))
+    }
+
+    fn free(&mut self) {
+        self.loaded = None;
+    }
+}
+
+impl Loaded {
+    /// The plan and the buffer of a tensor in which `len` bytes at `offset` exist.
+    fn tensor(
+        &mut self,
+        call: &str,
+        tensor: usize,
+        offset: usize,
+        len: usize,
+    ) -> Result<(&Plan, &mut Buffer), DeviceError> {
+        let count = self.plan.tensors.len();
+        let (Some(described), Some(buffer)) = (self.plan.tensors.get(tensor), self.buffers.get_mut(tensor)) else {
+            return Err(DeviceError(format!("{call}: tensor {tensor} of {count}")));
+        };
+        let size = buffer.bytes.len();
+        if offset.checked_add(len).is_none_or(|end| end > size) {
+            let name = &described.name;
+            return Err(DeviceError(format!("{call}: {len} bytes at {offset} exceed tensor {name} of {size} bytes")));
+        }
+        Ok((&self.plan, buffer))
+    }
+
+    fn view(&self, tensor: usize) -> View<'_> {
+        View { tensor: &self.plan.tensors[tensor], bytes: &self.buffers[tensor].bytes }
+    }
+
+    /// Runs one job. Its output leaves the buffers meanwhile; no input is the output, which was checked.
+    fn run(&mut self, job: Job, stages: &Stages) -> Result<(), DeviceError> {
+        let (Job::MulMatId { out, .. } | Job::Argsort { out, .. }) = job;
+        let mut bytes = std::mem::take(&mut self.buffers[out].bytes);
+        let mut scratch = std::mem::take(&mut self.scratch);
+        let result = self.run_into(job, stages, &mut scratch, &mut bytes);
+        self.scratch = scratch;
+        self.buffers[out].bytes = bytes;
+        result
+    }
+
+    fn run_into(&self, job: Job, stages: &Stages, scratch: &mut Scratch, out: &mut [u8]) -> Result<(), DeviceError> {
+        match job {
+            Job::Argsort { x, order, .. } => {
+                let x = self.view(x);
+                let padded = x.tensor.shape[0].next_power_of_two();
+                let rows = x.tensor.elements() / x.tensor.shape[0];
+                let workers = rows.min(scratch.keys.len() / padded);
+                (stages.argsort)(x, order, &mut scratch.keys[..workers * padded], out);
+                Ok(())
+            }
+            Job::MulMatId { weights, x, ids, sizes, single, .. } => {
+                let ids = Ids { view: self.view(ids), sizes };
+                let weights = self.buffers[weights].weights(&self.plan.tensors[weights]);
+                match weights {
+                    Weights::Interleaved(weights) if single => {
+                        (stages.gemv)(ids, self.view(x), weights, out);
+                        Ok(())
+                    }
+                    _ => mul_mat_id(ids, self.view(x), weights, stages, scratch, out),
+                }
+            }
+        }
+    }
+}
+
+/// Route, reorder, gemm, store.
+fn mul_mat_id(
+    ids: Ids<'_>,
+    x: View<'_>,
+    weights: Weights<'_>,
+    stages: &Stages,
+    scratch: &mut Scratch,
+    out: &mut [u8],
+) -> Result<(), DeviceError> {
+    let sizes: Sizes = ids.sizes;
+    let counters = &mut scratch.counters[..sizes.experts];
+    let tile_offset = &mut scratch.tile_offset[..=sizes.experts];
+    (stages.histogram)(ids, counters);
+    (stages.scan)(counters, tile_offset);
+
+    let (tiles, most) = (tile_offset[sizes.experts] as usize, sizes.max_tiles());
+    if tiles > most {
+        return Err(DeviceError(format!("routing {} slots took {tiles} tiles, {most} suffice", sizes.slots())));
+    }
+    let slots = &mut scratch.slots[..tiles * TILE_SLOTS];
+    let tile_expert = &mut scratch.tile_expert[..tiles];
+    (stages.fill)(slots);
+    (stages.scatter)(ids, tile_offset, counters, slots, tile_expert);
+
+    let rows = &mut scratch.rows[..tiles * TILE_SLOTS * sizes.k];
+    (stages.reorder)(slots, x, sizes, rows);
+    let products = &mut scratch.products[..tiles * TILE_SLOTS * sizes.panels() * TILE_ROWS];
+    (stages.gemm)(Tiles { experts: tile_expert, slots }, weights, rows, sizes, products);
+    (stages.store)(slots, products, sizes, out);
+    Ok(())
+}
