@@ -2,6 +2,8 @@
 //!
 //! A new backend is one folder beside this file and one line in [`DRIVERS`].
 
+pub mod opencl;
+
 use std::collections::BTreeMap;
 use std::ops::Range;
 
