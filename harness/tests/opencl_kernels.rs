@@ -2,6 +2,8 @@
 //!
 //! Without a device the tests print why and pass, unless `CONFORM_REQUIRE` names opencl.
 
+#![allow(clippy::unwrap_used, reason = "a test's helpers may panic like the test")]
+
 use std::ops::RangeInclusive;
 
 use conform_cases::formats::{ElemType, read_f32, read_i32};
@@ -387,6 +389,8 @@ fn argsort_many_rows() {
     let Some(mut device) = device() else { return };
     check_sort(&mut *device, [1, 70000, 1, 1], false, Order::Asc, false);
     check_sort(&mut *device, [3, 70000, 1, 1], false, Order::Desc, false);
+    // Rows beyond local memory, in more than one portion.
+    check_sort(&mut *device, [2049, 1030, 1, 1], false, Order::Desc, false);
 }
 
 #[test]

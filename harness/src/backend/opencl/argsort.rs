@@ -14,8 +14,8 @@ const SHORT: usize = 4 * GROUP;
 const LONGEST: usize = 2048;
 /// Local memory of an entry.
 const ENTRY_BYTES: usize = 8;
-/// Rows beyond local memory are sorted together up to this many entries: 64 MiB of scratch.
-const TOGETHER: usize = 1 << 23;
+/// Rows beyond local memory are sorted together up to this many entries: 32 MiB of scratch.
+const TOGETHER: usize = 1 << 22;
 /// Indices are i32, and the network doubles sizes in 32 bits.
 const MAX_COLS: usize = 1 << 30;
 

@@ -35,7 +35,7 @@ struct Shape {
 enum Path {
     Expert { type_code: u32 },
     Gemv,
-    Gemm(Routing),
+    Gemm(Box<Routing>),
 }
 
 /// Scratch of the gemm path.
@@ -110,7 +110,7 @@ impl MulMatId {
                 runtime.countable(&kernels.gemv, outputs.saturating_mul(GROUP as u64))?;
                 Path::Gemv
             }
-            ElemType::Mxfp4 => Path::Gemm(Routing::new(memory, &shape)?),
+            ElemType::Mxfp4 => Path::Gemm(Box::new(Routing::new(memory, &shape)?)),
             other => return unsupported(format!("{other} weights")),
         };
         Ok(MulMatId { weights, x, ids, out, shape, path })
