@@ -3,6 +3,7 @@
 //! A new backend is one folder beside this file and one line in [`DRIVERS`].
 
 pub mod cpu;
+pub mod opencl;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

@@ -1,0 +1,187 @@
+//! OpenCL: our own kernels on any OpenCL 1.2 device.
+//!
+//! The loader is opened at run time; a machine without one, or without a
+//! device, says so in [`Probe::Missing`]. A device's key is `opencl-`, a short
+//! name of its platform, `-` and its position there: `opencl-pocl-0`.
+//!
+//! [`program`] holds the kernel sources and compiles each file at
+//! [`open`](Driver::open); [`runtime`] owns context, queue and memory;
+//! [`weights`], [`mul_mat_id`] and [`argsort`] are one concern each, and
+//! [`device`] puts them together. Options for the kernel compiler may be added
+//! with the environment variable `CONFORM_OPENCL_OPTIONS`.
+//!
+//! Arithmetic is f32 throughout, without contraction; the order of products and
+//! additions, and so the number of roundings, stands in each kernel's header.
+
+// Every call into the OpenCL API that hands over memory or enqueues work is unsafe in `opencl3`.
+#![allow(unsafe_code)]
+
+mod argsort;
+mod device;
+mod mul_mat_id;
+mod program;
+mod runtime;
+mod weights;
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError};
+
+use opencl3::device::{CL_DEVICE_TYPE_ALL, CL_FP_DENORM, Device as ClDevice};
+use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LOAD_FAILED};
+use opencl3::platform::{Platform, get_platforms};
+
+use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
+pub use program::{SOURCES, Source};
+
+/// The driver of every OpenCL device on the machine.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OpenCl;
+
+const NAME: &str = "opencl";
+
+impl Driver for OpenCl {
+    fn name(&self) -> &'static str {
+        NAME
+    }
+
+    fn probe(&self) -> Probe {
+        match discover() {
+            Ok(found) => Probe::Found(found.into_iter().map(|f| f.info).collect()),
+            Err(why) => Probe::Missing(why),
+        }
+    }
+
+    fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        self.open_with(key, &SOURCES)
+    }
+}
+
+impl OpenCl {
+    /// Opens a device with these kernel sources: [`SOURCES`], or an edited copy of them.
+    pub fn open_with(&self, key: &str, sources: &[Source]) -> Result<Box<dyn Device>, DeviceError> {
+        let found = discover().map_err(DeviceError)?;
+        let wanted = found.into_iter().find(|f| f.info.key == key);
+        let found = wanted.ok_or_else(|| DeviceError(format!("no OpenCL device has the key {key}")))?;
+        Ok(Box::new(device::OpenClDevice::open(found, sources)?))
+    }
+}
+
+/// A device on its platform.
+struct Found {
+    info: DeviceInfo,
+    device: ClDevice,
+}
+
+/// PoCL 3.1, asked for its devices by two threads at once for the first time, tells one of them it has none.
+static ONE_AT_A_TIME: Mutex<()> = Mutex::new(());
+
+/// All devices of all platforms, or one line that says why there are none.
+fn discover() -> Result<Vec<Found>, String> {
+    let _held = ONE_AT_A_TIME.lock().unwrap_or_else(PoisonError::into_inner);
+    let platforms = get_platforms().map_err(|e| match e.0 {
+        DLOPEN_RUNTIME_LOAD_FAILED => "no OpenCL loader: libOpenCL could not be opened".to_owned(),
+        CL_PLATFORM_NOT_FOUND_KHR => "the OpenCL loader knows no platform".to_owned(),
+        _ => format!("clGetPlatformIDs: {e}"),
+    })?;
+    let mut found = Vec::new();
+    let mut without = Vec::new();
+    let mut seen = BTreeMap::new();
+    for platform in platforms {
+        let name = platform.name().map_err(|e| format!("clGetPlatformInfo CL_PLATFORM_NAME: {e}"))?;
+        let short = unique(&mut seen, short_name(&name));
+        match platform_devices(&platform, &name, &short) {
+            Ok(devices) if devices.is_empty() => without.push(format!("{name} has no device")),
+            Ok(devices) => found.extend(devices),
+            Err(e) => without.push(format!("{name} answers {e}")),
+        }
+    }
+    match found.is_empty() {
+        false => Ok(found),
+        true if without.is_empty() => Err("the OpenCL loader knows no platform".to_owned()),
+        true => Err(without.join(", ")),
+    }
+}
+
+fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<Found>, ClError> {
+    let version = platform.version()?;
+    let describe = |(index, id)| {
+        let device = ClDevice::new(id);
+        let properties = BTreeMap::from([
+            ("platform".to_owned(), name.to_owned()),
+            ("opencl_c".to_owned(), device.opencl_c_version()?),
+            ("compute_units".to_owned(), device.max_compute_units()?.to_string()),
+            ("global_mem".to_owned(), device.global_mem_size()?.to_string()),
+            ("local_mem".to_owned(), device.local_mem_size()?.to_string()),
+            ("max_work_group".to_owned(), device.max_work_group_size()?.to_string()),
+            ("max_alloc".to_owned(), device.max_mem_alloc_size()?.to_string()),
+        ]);
+        let info = DeviceInfo {
+            key: format!("{NAME}-{short}-{index}"),
+            backend: NAME.to_owned(),
+            name: device.name()?.trim().to_owned(),
+            driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
+            properties,
+            capabilities: Capabilities {
+                own_kernels: true,
+                readable_inputs: true,
+                scratch_poison: true,
+                deterministic: true,
+                flushes_subnormals: device.single_fp_config()? & CL_FP_DENORM == 0,
+            },
+        };
+        Ok(Found { info, device })
+    };
+    platform.get_devices(CL_DEVICE_TYPE_ALL)?.into_iter().enumerate().map(describe).collect()
+}
+
+/// The word for a platform in device keys.
+fn short_name(platform: &str) -> String {
+    const KNOWN: [(&str, &str); 7] = [
+        ("Portable Computing Language", "pocl"),
+        ("rusticl", "rusticl"),
+        ("NVIDIA CUDA", "nvidia"),
+        ("Intel(R) OpenCL", "intel"),
+        ("AMD Accelerated", "amd"),
+        ("Oclgrind", "oclgrind"),
+        ("Apple", "apple"),
+    ];
+    if let Some((_, short)) = KNOWN.iter().find(|(prefix, _)| platform.starts_with(prefix)) {
+        return (*short).to_owned();
+    }
+    let slug: String = platform.chars().filter(char::is_ascii_alphanumeric).collect();
+    if slug.is_empty() { "platform".to_owned() } else { slug.to_ascii_lowercase() }
+}
+
+/// The name itself the first time it is seen, then with 2, 3 … behind it.
+fn unique(seen: &mut BTreeMap<String, usize>, name: String) -> String {
+    let count = seen.entry(name.clone()).or_default();
+    *count += 1;
+    if *count == 1 { name } else { format!("{name}{count}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn platforms_have_short_names() {
+        for (platform, short) in [
+            ("Portable Computing Language", "pocl"),
+            ("rusticl", "rusticl"),
+            ("NVIDIA CUDA", "nvidia"),
+            ("Intel(R) OpenCL HD Graphics", "intel"),
+            ("AMD Accelerated Parallel Processing", "amd"),
+            ("Some Vendor's CL/2", "somevendorscl2"),
+            ("☃", "platform"),
+        ] {
+            assert_eq!(short_name(platform), short);
+        }
+    }
+
+    #[test]
+    fn equal_names_are_numbered() {
+        let mut seen = BTreeMap::new();
+        let names = ["intel", "pocl", "intel", "intel"].map(|n| unique(&mut seen, n.to_owned()));
+        assert_eq!(names, ["intel", "pocl", "intel2", "intel3"]);
+    }
+}

@@ -1,0 +1,212 @@
+//! One device's context, queue, kernels and memory.
+
+use std::ffi::c_void;
+use std::ptr;
+
+use opencl3::command_queue::CommandQueue;
+use opencl3::context::Context;
+use opencl3::device::Device as ClDevice;
+use opencl3::error_codes::ClError;
+use opencl3::memory::{Buffer as ClBuffer, CL_MEM_READ_WRITE, ClMem};
+use opencl3::types::{CL_BLOCKING, cl_mem};
+
+use conform_cases::plan::Tensor;
+
+use super::program::{GROUP, Kernel, Kernels, Source};
+use crate::backend::{DeviceError, LoadError};
+
+/// Turns a driver's error code into a line that names the call and its object.
+pub(super) fn failed(call: &str, object: &str) -> impl FnOnce(ClError) -> DeviceError {
+    let what = format!("{call} {object}");
+    move |e| DeviceError(format!("{what}: {e}"))
+}
+
+/// What the device says it can do.
+pub(super) struct Limits {
+    pub(super) max_alloc: u64,
+    pub(super) global_mem: u64,
+    pub(super) local_mem: u64,
+    /// Work-items per launch that a size_t of the device can count.
+    max_items: u64,
+}
+
+/// An open device: whatever runs on it goes through here.
+pub(super) struct Runtime {
+    context: Context,
+    queue: CommandQueue,
+    pub(super) kernels: Kernels,
+    pub(super) limits: Limits,
+}
+
+/// Device memory with its name in messages.
+pub(super) struct Buffer {
+    name: String,
+    bytes: usize,
+    raw: ClBuffer<u8>,
+}
+
+/// An argument of a kernel.
+#[derive(Clone, Copy)]
+pub(super) enum Arg<'a> {
+    Buffer(&'a Buffer),
+    U32(u32),
+    U64(u64),
+    /// Offset and strides of a view, `ulong4`.
+    View([u64; 4]),
+    /// Two dimensions, `uint2`.
+    Dims([u32; 2]),
+    /// Bytes of local memory.
+    Local(usize),
+}
+
+impl Runtime {
+    /// Creates context and queue and compiles the kernels.
+    pub(super) fn open(device: &ClDevice, sources: &[Source]) -> Result<Self, DeviceError> {
+        let info = |e| failed("clGetDeviceInfo", "limits")(e);
+        let limits = Limits {
+            max_alloc: device.max_mem_alloc_size().map_err(info)?,
+            global_mem: device.global_mem_size().map_err(info)?,
+            local_mem: device.local_mem_size().map_err(info)?,
+            max_items: if device.address_bits().map_err(info)? == 32 { u32::MAX.into() } else { u64::MAX },
+        };
+        let context = Context::from_device(device).map_err(failed("clCreateContext", "device"))?;
+        // SAFETY: the device is the one that the context was created from.
+        let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
+        let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
+        let kernels = Kernels::compile(&context, sources)?;
+        Ok(Runtime { context, queue, kernels, limits })
+    }
+
+    /// Enqueues `groups` work-groups of a kernel.
+    pub(super) fn launch(&self, kernel: &Kernel, groups: usize, args: &[Arg<'_>]) -> Result<(), DeviceError> {
+        for (i, arg) in args.iter().enumerate() {
+            set_argument(kernel, i as u32, *arg).map_err(failed("clSetKernelArg", &format!("{} {i}", kernel.name)))?;
+        }
+        let (global, local) = (groups * GROUP, GROUP);
+        // SAFETY: the sizes are one-dimensional and outlive the call; every argument was set above (a missing one is
+        // refused by the driver), and buffers outlive the launch: they are released only after a `finish`, and the
+        // API keeps memory objects of queued commands alive. Kernels check their bounds against those arguments.
+        let queued =
+            unsafe { self.queue.enqueue_nd_range_kernel(kernel.raw.get(), 1, ptr::null(), &global, &local, &[]) };
+        queued.map(drop).map_err(failed("clEnqueueNDRangeKernel", kernel.name))
+    }
+
+    /// Enqueues at least `items` work-items of a kernel that checks its bounds.
+    pub(super) fn launch_items(&self, kernel: &Kernel, items: usize, args: &[Arg<'_>]) -> Result<(), DeviceError> {
+        self.launch(kernel, items.div_ceil(GROUP), args)
+    }
+
+    /// Refuses a launch with more work-items than the device can count.
+    pub(super) fn countable(&self, kernel: &Kernel, items: u64) -> Result<(), LoadError> {
+        if items.saturating_add(GROUP as u64) > self.limits.max_items {
+            let (name, limit) = (kernel.name, self.limits.max_items);
+            return Err(LoadError::Unsupported(format!(
+                "{name} needs {items} work-items, the device counts to {limit}"
+            )));
+        }
+        Ok(())
+    }
+
+    /// Fills a buffer of 32-bit words.
+    pub(super) fn fill(&self, buffer: &Buffer, pattern: u32) -> Result<(), DeviceError> {
+        let words = buffer.bytes / 4;
+        let args = [Arg::Buffer(buffer), Arg::U64(words as u64), Arg::U32(pattern)];
+        self.launch_items(&self.kernels.fill, words, &args)
+    }
+
+    /// Waits for all queued work.
+    pub(super) fn finish(&self) -> Result<(), DeviceError> {
+        self.queue.finish().map_err(failed("clFinish", "queue"))
+    }
+
+    /// Writes bytes at an offset, after all queued work.
+    pub(super) fn write(&self, buffer: &mut Buffer, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        buffer.check("write", offset, bytes.len())?;
+        // SAFETY: the range lies inside of the buffer, and a blocking call does not use `bytes` after it returns.
+        let done = unsafe { self.queue.enqueue_write_buffer(&mut buffer.raw, CL_BLOCKING, offset, bytes, &[]) };
+        done.map(drop).map_err(failed("clEnqueueWriteBuffer", &buffer.name))
+    }
+
+    /// Reads bytes from an offset, after all queued work.
+    pub(super) fn read(&self, buffer: &Buffer, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        buffer.check("read", offset, bytes.len())?;
+        // SAFETY: the range lies inside of the buffer, and a blocking call does not use `bytes` after it returns.
+        let done = unsafe { self.queue.enqueue_read_buffer(&buffer.raw, CL_BLOCKING, offset, bytes, &[]) };
+        done.map(drop).map_err(failed("clEnqueueReadBuffer", &buffer.name))
+    }
+}
+
+impl Buffer {
+    fn check(&self, what: &str, offset: usize, len: usize) -> Result<(), DeviceError> {
+        if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
+            let (name, bytes) = (&self.name, self.bytes);
+            return Err(DeviceError(format!("{what} {name}: {len} bytes at {offset}, but it has {bytes}")));
+        }
+        Ok(())
+    }
+}
+
+/// Offset and strides of a tensor as kernels take them.
+pub(super) fn view(t: &Tensor) -> Arg<'static> {
+    let s = t.strides();
+    Arg::View([t.offset() as u64, s[1] as u64, s[2] as u64, s[3] as u64])
+}
+
+fn set_argument(kernel: &Kernel, index: u32, arg: Arg<'_>) -> Result<(), ClError> {
+    let raw = &kernel.raw;
+    // SAFETY: the driver copies the value during the call and refuses an index or a size that does not fit the kernel;
+    // a buffer is passed as its handle, which is valid as long as the `Buffer` lives.
+    unsafe {
+        match arg {
+            Arg::Buffer(b) => raw.set_arg::<cl_mem>(index, &b.raw.get()),
+            Arg::U32(v) => raw.set_arg(index, &v),
+            Arg::U64(v) => raw.set_arg(index, &v),
+            Arg::View(v) => raw.set_arg(index, &v),
+            Arg::Dims(v) => raw.set_arg(index, &v),
+            Arg::Local(bytes) => raw.set_arg_local_buffer(index, bytes),
+        }
+    }
+}
+
+/// Allocates the memory of one plan, inside the limits of the device.
+pub(super) struct Allocator<'a> {
+    pub(super) runtime: &'a Runtime,
+    used: u64,
+}
+
+impl<'a> Allocator<'a> {
+    /// With nothing allocated yet.
+    pub(super) fn new(runtime: &'a Runtime) -> Self {
+        Allocator { runtime, used: 0 }
+    }
+
+    /// Memory for a tensor, a table or scratch, of exactly this size.
+    pub(super) fn buffer(&mut self, name: &str, bytes: usize) -> Result<Buffer, LoadError> {
+        let limits = &self.runtime.limits;
+        if bytes as u64 > limits.max_alloc {
+            let limit = limits.max_alloc;
+            let why = format!("{name} needs {bytes} bytes, CL_DEVICE_MAX_MEM_ALLOC_SIZE is {limit}");
+            return Err(LoadError::Unsupported(why));
+        }
+        self.used += bytes as u64;
+        if self.used > limits.global_mem {
+            let (used, limit) = (self.used, limits.global_mem);
+            let why = format!("with {name} the plan needs {used} bytes, CL_DEVICE_GLOBAL_MEM_SIZE is {limit}");
+            return Err(LoadError::Unsupported(why));
+        }
+        let none: *mut c_void = ptr::null_mut();
+        // SAFETY: no host pointer is handed over.
+        let raw = unsafe { ClBuffer::create(&self.runtime.context, CL_MEM_READ_WRITE, bytes, none) };
+        let raw = raw.map_err(failed("clCreateBuffer", name))?;
+        Ok(Buffer { name: name.to_owned(), bytes, raw })
+    }
+
+    /// Scratch of 32-bit words, named after its step and poisoned, so that nothing can rely on zeros.
+    pub(super) fn scratch(&mut self, name: &str, words: usize) -> Result<Buffer, LoadError> {
+        let bytes =
+            words.checked_mul(4).ok_or_else(|| LoadError::Unsupported(format!("{name} needs {words} words")))?;
+        let buffer = self.buffer(name, bytes)?;
+        self.runtime.fill(&buffer, u32::MAX)?;
+        Ok(buffer)
+    }
+}
