@@ -6,3 +6,4 @@
 //! events → report.
 
 pub mod backend;
+pub mod worker;

@@ -1,6 +1,8 @@
 //! Devices: everything that executes steps. Drivers and devices exist only in worker processes.
 //!
-//! A new backend is one folder beside this file and one line in [`DRIVERS`].
+//! A new backend is one folder beside this file and one line in [`drivers`].
+
+pub mod fake;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -18,6 +20,15 @@ pub trait Driver: Sync {
 
     /// Opens a device that [`probe`](Driver::probe) found.
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
+}
+
+/// Every driver of this build. Naming them loads none; `fake` is there only for a process that was asked to have it.
+pub fn drivers() -> Vec<&'static dyn Driver> {
+    let mut drivers: Vec<&'static dyn Driver> = Vec::new();
+    if fake::Fake::is_wanted() {
+        drivers.push(&fake::DRIVER);
+    }
+    drivers
 }
 
 /// What a driver found.
