@@ -3,6 +3,21 @@
 //! The parent process turns ids into plans and inputs, has workers execute them,
 //! and judges the bytes they leave behind; it never loads a driver. Data flows
 //! one way: id → plan → inputs → oracle beside [workers](worker) → judge →
-//! events → report.
+//! [events](run::Event) → [report].
+//!
+//! - [`backend`]: what executes steps; only worker processes open devices
+//! - [`worker`]: worker processes, seen from both sides
+//! - [`discover`], [`select`]: which devices and cases there are
+//! - [`run`]: takes cases through devices
+//! - [`result`]: what comes out
+//! - [`report`]: what people and files get to see of it
+//! - [`cli`]: the commands
 
 pub mod backend;
+pub mod cli;
+pub mod discover;
+pub mod report;
+pub mod result;
+pub mod run;
+pub mod select;
+pub mod worker;

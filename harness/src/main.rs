@@ -1,1 +1,7 @@
-fn main() {}
+//! The `conform` binary.
+
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    conform_harness::cli::main()
+}

@@ -1,13 +1,15 @@
 //! Devices: everything that executes steps. Drivers and devices exist only in worker processes.
 //!
-//! A new backend is one folder beside this file and one line in [`DRIVERS`].
+//! A new backend is one folder beside this file and one line in [`drivers`].
 
 pub mod cpu;
+pub mod fake;
 pub mod opencl;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+pub use conform_cases::judge::Capabilities;
 use conform_cases::plan::Plan;
 use serde::{Deserialize, Serialize};
 
@@ -21,6 +23,20 @@ pub trait Driver: Sync {
 
     /// Opens a device that [`probe`](Driver::probe) found.
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
+}
+
+/// Every driver of this build. Naming them loads none; `fake` is there only for a process that was asked to have it.
+pub fn drivers() -> Vec<&'static dyn Driver> {
+    let mut drivers: Vec<&'static dyn Driver> = vec![&cpu::CpuDriver, &opencl::OpenCl];
+    if fake::Fake::is_wanted() {
+        drivers.push(&fake::DRIVER);
+    }
+    drivers
+}
+
+/// The names of all drivers.
+pub fn names() -> Vec<&'static str> {
+    drivers().into_iter().map(Driver::name).collect()
 }
 
 /// What a driver found.
@@ -50,22 +66,6 @@ pub struct DeviceInfo {
     pub properties: BTreeMap<String, String>,
     /// What it can be asked, and so which checks are possible.
     pub capabilities: Capabilities,
-}
-
-/// What a device can be asked: a check that needs something absent here is reported as not possible.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-#[serde(default, deny_unknown_fields)]
-pub struct Capabilities {
-    /// Our own kernels: repeated and out-of-range ids gate, and so does scale byte 255.
-    pub own_kernels: bool,
-    /// Inputs, weights included, can be read back.
-    pub readable_inputs: bool,
-    /// Scratch memory can be filled with a pattern between runs.
-    pub scratch_poison: bool,
-    /// The same step on the same bytes gives the same bits.
-    pub deterministic: bool,
-    /// Subnormal f32 results and operands may be flushed to zero.
-    pub flushes_subnormals: bool,
 }
 
 /// An open device: it holds one plan at a time.

@@ -1,0 +1,218 @@
+//! A driver that misbehaves on purpose, so that the harness can be seen to notice.
+//!
+//! It exists only where `CONFORM_FAKE` is set, to a list of [rules](rules)
+//! separated by `;`. Its one device, `fake-0`, wraps a correct device and breaks
+//! the promise that a rule names, for the cases that the rule matches:
+//!
+//! ```text
+//! CONFORM_FAKE='crash@argsort*1;scale=1.01@w=q8_0'
+//! ```
+
+mod lies;
+mod memory;
+mod rules;
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::ops::Range;
+use std::sync::LazyLock;
+use std::time::Duration;
+
+use conform_cases::plan::{Plan, Role};
+
+use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
+use crate::worker::sys;
+use lies::Output;
+use rules::{Behaviour, Rules};
+pub use rules::{FAKE, FAKE_STATE};
+
+/// The key of the only device.
+const KEY: &str = "fake-0";
+
+/// The rules of this process.
+static RULES: LazyLock<Result<Rules, String>> = LazyLock::new(Rules::from_env);
+
+/// The driver; [`drivers`](super::drivers) lists it where `CONFORM_FAKE` is set.
+pub static DRIVER: Fake = Fake;
+
+/// A driver with one device that breaks promises.
+#[derive(Debug)]
+pub struct Fake;
+
+impl Fake {
+    /// True if this process was asked to have such a driver.
+    pub fn is_wanted() -> bool {
+        std::env::var_os(FAKE).is_some()
+    }
+}
+
+impl Driver for Fake {
+    fn name(&self) -> &'static str {
+        "fake"
+    }
+
+    fn probe(&self) -> Probe {
+        match RULES.as_ref() {
+            Ok(_) => Probe::Found(vec![describe(memory::Memory::default().info())]),
+            Err(why) => Probe::Missing(why.clone()),
+        }
+    }
+
+    fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        let rules = RULES.as_ref().map_err(|why| DeviceError(why.clone()))?;
+        if key != KEY {
+            return Err(DeviceError(format!("no device '{key}', only {KEY}")));
+        }
+        if rules.draw("", |b| matches!(b, Behaviour::RefuseOpen)).is_some() {
+            return Err(DeviceError("the fake driver was told to refuse".into()));
+        }
+        Ok(Box::new(FakeDevice::new(rules, Box::<memory::Memory>::default())))
+    }
+}
+
+/// What [`serve`](crate::worker::serve()) should do to its reply.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ProtocolLie {
+    /// Write something that is no message.
+    Garbage,
+    /// Answer another request.
+    WrongCase,
+}
+
+/// The lie that this process was told to tell about a case, if any. Lies about values are the device's own business;
+/// these need the hand that writes replies.
+pub fn protocol_lie(case: &str) -> Option<ProtocolLie> {
+    if !Fake::is_wanted() {
+        return None;
+    }
+    let drawn = RULES.as_ref().ok()?.draw(case, |b| matches!(b, Behaviour::Garbage | Behaviour::WrongCase))?;
+    Some(if *drawn == Behaviour::Garbage { ProtocolLie::Garbage } else { ProtocolLie::WrongCase })
+}
+
+fn describe(inner: &DeviceInfo) -> DeviceInfo {
+    DeviceInfo {
+        key: KEY.into(),
+        backend: "fake".into(),
+        name: format!("fake device over {}", inner.name),
+        driver: inner.driver.clone(),
+        properties: BTreeMap::new(),
+        capabilities: Capabilities { readable_inputs: true, ..inner.capabilities },
+    }
+}
+
+/// A correct device, and what to break of it.
+struct FakeDevice {
+    info: DeviceInfo,
+    inner: Box<dyn Device>,
+    rules: &'static Rules,
+    plan: Option<Plan>,
+    /// Drawn for the loaded plan.
+    active: Vec<&'static Behaviour>,
+    /// What was last written to each tensor from its start: outputs begin as poison.
+    written: Vec<Vec<u8>>,
+    runs: u32,
+}
+
+impl FakeDevice {
+    fn new(rules: &'static Rules, inner: Box<dyn Device>) -> Self {
+        let info = describe(inner.info());
+        FakeDevice { info, inner, rules, plan: None, active: Vec::new(), written: Vec::new(), runs: 0 }
+    }
+}
+
+impl Device for FakeDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
+        self.active = self.rules.draw_all(&plan.case, Behaviour::is_of_device);
+        if self.active.contains(&&Behaviour::Unsupported) {
+            return Err(LoadError::Unsupported("the fake driver was told to support nothing".into()));
+        }
+        self.inner.load(plan)?;
+        self.written = vec![Vec::new(); plan.tensors.len()];
+        self.plan = Some(plan.clone());
+        self.runs = 0;
+        Ok(())
+    }
+
+    fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let (0, Some(written)) = (offset, self.written.get_mut(tensor)) {
+            *written = bytes.to_vec();
+        }
+        self.inner.write(tensor, offset, bytes)
+    }
+
+    fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let Some(plan) = &self.plan else { return self.inner.read(tensor, offset, bytes) };
+        let Some(t) = plan.tensors.get(tensor) else { return self.inner.read(tensor, offset, bytes) };
+        // Lies are about the whole tensor, whatever part of it is asked for.
+        let mut whole = vec![0; t.parent_bytes()];
+        self.inner.read(tensor, 0, &mut whole)?;
+        let is_first_input = plan.tensors.iter().position(|t| t.role != Role::Output) == Some(tensor);
+        for behaviour in &self.active {
+            match behaviour {
+                Behaviour::Lie(lie) if t.role == Role::Output => {
+                    lie.tell(&mut Output::new(t, &mut whole, &self.written[tensor], self.runs));
+                }
+                Behaviour::TouchInput if is_first_input => lies::touch(&mut whole),
+                _ => {}
+            }
+        }
+        let part = offset.checked_add(bytes.len()).and_then(|end| whole.get(offset..end));
+        let part = part.ok_or_else(|| DeviceError(format!("read past the end of tensor '{}'", t.name)))?;
+        bytes.copy_from_slice(part);
+        Ok(())
+    }
+
+    fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
+        self.inner.poison_scratch(pattern)
+    }
+
+    fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError> {
+        for behaviour in &self.active {
+            misbehave(behaviour)?;
+        }
+        self.runs += 1;
+        self.inner.run(steps)
+    }
+
+    fn free(&mut self) {
+        self.inner.free();
+        self.plan = None;
+        self.active.clear();
+        self.written.clear();
+    }
+}
+
+/// What happens while a kernel should be running.
+fn misbehave(behaviour: &Behaviour) -> Result<(), DeviceError> {
+    match behaviour {
+        Behaviour::Crash => std::process::abort(),
+        Behaviour::Segv => sys::segfault(),
+        Behaviour::Exit => sys::exit_now(3),
+        Behaviour::Hang => loop {
+            std::thread::sleep(Duration::from_secs(3600));
+        },
+        Behaviour::Slow(time) => std::thread::sleep(*time),
+        Behaviour::Flood => print(&[b'~'; 1 << 16], 1 << 10),
+        Behaviour::Chatter => print(CHATTER, 20),
+        Behaviour::Error => return Err(DeviceError("fakeLaunchKernel: out of luck (-5)".into())),
+        _ => {}
+    }
+    Ok(())
+}
+
+/// Looks like the protocol, on a channel that is not the protocol's.
+const CHATTER: &[u8] =
+    b"{\"type\":\"ran\",\"seq\":1,\"case\":\"c\",\"outcome\":{\"verdict\":\"unsupported\",\"why\":\"no\"}}\n";
+
+fn print(text: &[u8], times: usize) {
+    let mut out = std::io::stdout().lock();
+    for _ in 0..times {
+        // A driver does not care whether anybody listens.
+        let _ = out.write_all(text);
+    }
+    let _ = out.flush();
+}

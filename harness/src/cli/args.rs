@@ -1,0 +1,135 @@
+//! The arguments of every command.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args as ClapArgs, Parser, Subcommand};
+use conform_cases::profile::Profile;
+
+use crate::select::Shard;
+
+/// Conformance tests for GPU inference backends.
+#[derive(Debug, Parser)]
+#[command(name = "conform", version, disable_help_subcommand = true)]
+pub(super) struct Args {
+    #[command(subcommand)]
+    pub(super) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(super) enum Command {
+    /// Every device found, and what was looked for and not found, with why
+    Devices(Devices),
+    /// Case ids, one a line
+    List(List),
+    /// Shapes, routing and tile map of a case
+    Show(Show),
+    /// Run cases on devices and judge the results
+    Run(Box<Run>),
+    /// Run single cases again and say whether they still fail
+    Replay(Replay),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Devices {
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// Which cases.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Selection {
+    /// Case ids to select: a prefix, or a glob with * ? [
+    #[arg(value_name = "FILTER")]
+    pub(super) filters: Vec<String>,
+    /// smoke, full, random or corpus
+    #[arg(long, default_value = "smoke")]
+    pub(super) profile: Profile,
+    /// Seed of the drawn cases [default: 1; profile random: a fresh one]
+    #[arg(long, value_name = "N")]
+    pub(super) seed: Option<u64>,
+    /// How many cases to draw [default: as the profile says]
+    #[arg(long, value_name = "N")]
+    pub(super) cases: Option<u64>,
+    /// Only the K-th of N equal parts
+    #[arg(long, value_name = "K/N")]
+    pub(super) shard: Option<Shard>,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct List {
+    #[command(flatten)]
+    pub(super) selection: Selection,
+    /// Print a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Show {
+    /// Case id
+    pub(super) case: String,
+    /// Write inputs, expected values and bounds as .npy files
+    #[arg(long, value_name = "DIR")]
+    pub(super) dump: Option<PathBuf>,
+    /// Print JSON
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+/// How long a worker may be silent.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Patience {
+    /// How long a device may take for a small case; large ones get more
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration)]
+    pub(super) timeout: Duration,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Run {
+    #[command(flatten)]
+    pub(super) selection: Selection,
+    /// Devices to run on, as globs over their keys [default: all that are found]
+    #[arg(long, value_name = "GLOB")]
+    pub(super) device: Vec<String>,
+    /// Start no new case after this time; profile random then draws without end
+    #[arg(long, value_name = "DURATION", value_parser = duration)]
+    pub(super) time: Option<Duration>,
+    /// Cases in flight at once [default: the number of cores, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(super) jobs: Option<u16>,
+    /// Start no new case after so many unexpected results
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) max_failures: Option<u64>,
+    /// Write run.json and results.jsonl into this folder
+    #[arg(long, value_name = "DIR")]
+    pub(super) out: Option<PathBuf>,
+    #[command(flatten)]
+    pub(super) patience: Patience,
+    /// Print the summary as JSON, and nothing else
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Replay {
+    /// Case ids
+    #[arg(required = true, value_name = "CASE")]
+    pub(super) cases: Vec<String>,
+    /// The devices, as a glob over their keys
+    #[arg(long, value_name = "GLOB")]
+    pub(super) device: String,
+    /// Only a failure with this signature counts as bad; another one can't be judged
+    #[arg(long, value_name = "SIGNATURE")]
+    pub(super) like: Option<String>,
+    #[command(flatten)]
+    pub(super) patience: Patience,
+    /// Print the results as a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+fn duration(text: &str) -> Result<Duration, String> {
+    humantime::parse_duration(text).map_err(|e| format!("{e}; write for example 90s or 30m"))
+}

@@ -1,0 +1,77 @@
+//! `conform list`, and which cases a selection means. Nothing here touches a driver.
+
+use std::io::Write as _;
+
+use conform_cases::case::Case;
+use conform_cases::profile::Profile;
+
+use super::args::{List, Selection};
+use super::{Exit, Outcome};
+use crate::select::Filter;
+
+/// Cases selected, and the seed they were drawn with.
+pub(super) struct Selected {
+    pub(super) cases: Vec<Case>,
+    pub(super) seed: u64,
+}
+
+/// The seed of a selection.
+pub(super) fn seed(s: &Selection) -> u64 {
+    match (s.seed, s.profile) {
+        (Some(seed), _) => seed,
+        (None, Profile::Random) => u64::from(rand::random::<u32>()),
+        (None, _) => Profile::FIXED_SEED,
+    }
+}
+
+/// The filters of a selection.
+pub(super) fn filters(s: &Selection) -> Result<Vec<Filter>, String> {
+    s.filters.iter().map(|f| Filter::new(f).map_err(|e| format!("filter {e}"))).collect()
+}
+
+/// All selected cases. A filter that selects nothing is an error, and so is an empty selection.
+pub(super) fn select(s: &Selection) -> Result<Selected, String> {
+    let seed = seed(s);
+    let filters = filters(s)?;
+    let mut used = vec![false; filters.len()];
+    let mut total = 0u64;
+    let mut cases = Vec::new();
+    for case in s.profile.cases(seed, s.cases.unwrap_or(s.profile.drawn())) {
+        total += 1;
+        let id = case.id();
+        let mut selected = filters.is_empty();
+        for (filter, used) in filters.iter().zip(&mut used) {
+            let hit = filter.matches(&id);
+            selected |= hit;
+            *used |= hit;
+        }
+        if selected && s.shard.is_none_or(|shard| shard.holds(&id)) {
+            cases.push(case);
+        }
+    }
+    if let Some(at) = used.iter().position(|u| !u) {
+        let text = filters[at].text();
+        return Err(format!(
+            "filter '{text}' selects none of the {total} cases of profile {}; see `conform list --profile {}`",
+            s.profile, s.profile
+        ));
+    }
+    if cases.is_empty() {
+        return Err(format!("no case is selected out of {total} of profile {}", s.profile));
+    }
+    Ok(Selected { cases, seed })
+}
+
+pub(super) fn list(args: &List) -> Outcome {
+    let ids = select(&args.selection)?.cases.into_iter().map(|c| c.id());
+    let out = std::io::stdout().lock();
+    let mut out = std::io::BufWriter::new(out);
+    let written = if args.json {
+        let ids: Vec<String> = ids.collect();
+        serde_json::to_writer_pretty(&mut out, &ids).map_err(std::io::Error::from).and_then(|()| writeln!(out))
+    } else {
+        ids.into_iter().try_for_each(|id| writeln!(out, "{id}"))
+    };
+    written.and_then(|()| out.flush()).map_err(|e| format!("cannot write the list: {e}"))?;
+    Ok(Exit::Good)
+}

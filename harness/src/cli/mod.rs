@@ -1,0 +1,94 @@
+//! The command line: one file a command.
+
+mod args;
+mod devices;
+mod list;
+mod replay;
+mod run;
+mod show;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::Parser;
+use clap::error::ErrorKind;
+
+use args::{Args, Command};
+
+/// How a command ended, as an exit code.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Exit {
+    /// Everything as expected.
+    Good,
+    /// An unexpected result, or a device asked for by name that judged nothing.
+    Unexpected,
+    /// A usage or configuration error.
+    Usage,
+    /// A device is wedged.
+    Wedged,
+    /// `replay`: can't be judged here.
+    Untestable,
+    /// `replay`: a usage error, apart from codes that `git bisect run` takes for bad.
+    ReplayUsage,
+    /// `replay`: wedged, so that `git bisect run` stops instead of blaming a commit.
+    ReplayWedged,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> Self {
+        ExitCode::from(match exit {
+            Exit::Good => 0,
+            Exit::Unexpected => 1,
+            Exit::Usage => 2,
+            Exit::Wedged => 3,
+            Exit::Untestable => 125,
+            Exit::ReplayUsage => 129,
+            Exit::ReplayWedged => 131,
+        })
+    }
+}
+
+/// A usage or configuration error: one line.
+pub type Outcome = Result<Exit, String>;
+
+/// Runs the command line of this process.
+pub fn main() -> ExitCode {
+    reset_sigpipe_default();
+    let raw: Vec<OsString> = std::env::args_os().collect();
+    // The worker is no command for people, and must start without parsing anything else.
+    if let [_, command, backend] = &raw[..]
+        && command == "worker"
+    {
+        return crate::worker::serve(&backend.to_string_lossy());
+    }
+    let is_replay = raw.get(1).is_some_and(|c| c == "replay");
+    let usage = if is_replay { Exit::ReplayUsage } else { Exit::Usage };
+    let args = match Args::try_parse_from(&raw) {
+        Ok(args) => args,
+        Err(e) => {
+            let asked = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
+            // Nothing can be done about a closed terminal.
+            let _ = e.print();
+            return if asked { Exit::Good.into() } else { usage.into() };
+        }
+    };
+    let outcome = match args.command {
+        Command::Devices(a) => devices::devices(&a),
+        Command::List(a) => list::list(&a),
+        Command::Show(a) => show::show(&a),
+        Command::Run(a) => run::run(&a),
+        Command::Replay(a) => replay::replay(&a),
+    };
+    match outcome {
+        Ok(exit) => exit.into(),
+        Err(why) => {
+            eprintln!("conform: {why}");
+            usage.into()
+        }
+    }
+}
+
+/// `conform list | head` must end quietly. Writing to a closed pipe is an error here and a signal for other programs.
+fn reset_sigpipe_default() {
+    crate::worker::sys::default_sigpipe();
+}

@@ -1,0 +1,113 @@
+//! `conform replay`: exit codes as `git bisect run` wants them.
+
+use std::sync::mpsc;
+
+use conform_cases::case::Case;
+
+use super::args::Replay;
+use super::{Exit, Outcome, devices};
+use crate::report::failure::describe;
+use crate::result::{CaseResult, Verdict};
+use crate::run::{Event, Settings, run};
+use crate::select::device_glob;
+
+pub(super) fn replay(args: &Replay) -> Outcome {
+    let cases = args.cases.iter().map(|id| id.parse::<Case>().map_err(|e| e.to_string()));
+    let cases = cases.collect::<Result<Vec<_>, _>>()?;
+    let glob = device_glob(&args.device).map_err(|e| format!("--device: {e}"))?;
+    let found = match devices::find()?.select(&[glob]) {
+        Ok(found) => found,
+        Err(why) => {
+            eprintln!("conform: --device: {why}");
+            return Ok(Exit::Untestable);
+        }
+    };
+    let settings = Settings { jobs: 1, patience: args.patience.timeout, ..Settings::default() };
+    let (send, events) = mpsc::channel();
+    run(&settings, found, cases.into_iter(), &send);
+    drop(send);
+    let (mut results, mut wedged, mut missing) = (Vec::new(), false, false);
+    for event in events {
+        match event {
+            Event::Result(result) => results.push(*result),
+            Event::Lost { device, why, wedged: w } => {
+                eprintln!("{device}: {why}");
+                wedged |= w;
+                missing = true;
+            }
+            Event::Skipped { case, why } => {
+                eprintln!("skipped {case}: {why}");
+                missing = true;
+            }
+            Event::CaseDone => {}
+        }
+    }
+    if args.json {
+        let text = serde_json::to_string_pretty(&results).map_err(|e| format!("cannot print the results: {e}"))?;
+        println!("{text}");
+    } else {
+        results.iter().for_each(print);
+    }
+    Ok(exit(&results, wedged, missing, args.like.as_deref()))
+}
+
+fn print(r: &CaseResult) {
+    if r.verdict.is_bad() {
+        print!("{}", describe(r));
+        println!("  signature {}", r.signature().unwrap_or_default());
+        return;
+    }
+    println!("{} on {}", r.verdict.word().to_uppercase(), r.device);
+    println!("  case      {}", r.case);
+    if let Some(why) = &r.why {
+        println!("  why       {why}");
+    }
+    if let Some(m) = &r.metrics {
+        println!(
+            "  errors    ratio {:.3e}, NMSE {:.3e}; {} of {} elements exact",
+            m.ratio, m.nmse, m.exact, m.elements
+        );
+    }
+}
+
+fn exit(results: &[CaseResult], wedged: bool, missing: bool, like: Option<&str>) -> Exit {
+    if wedged {
+        return Exit::ReplayWedged;
+    }
+    let bad = |r: &&CaseResult| r.verdict.is_bad();
+    let this_failure = |r: &CaseResult| like.is_none_or(|like| r.signature().as_deref() == Some(like));
+    let unjudged = |r: &CaseResult| matches!(r.verdict, Verdict::Unsupported | Verdict::Inconclusive);
+    if results.iter().filter(bad).any(this_failure) {
+        Exit::Unexpected
+    } else if missing || results.is_empty() || results.iter().any(|r| r.verdict.is_bad() || unjudged(r)) {
+        Exit::Untestable
+    } else {
+        Exit::Good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn result(verdict: Verdict) -> CaseResult {
+        CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", verdict, None)
+    }
+
+    #[test]
+    fn exit_codes() {
+        let code = |verdicts: &[Verdict], wedged, missing, like| {
+            let results: Vec<_> = verdicts.iter().map(|v| result(*v)).collect();
+            exit(&results, wedged, missing, like)
+        };
+        use Verdict::*;
+        assert_eq!(code(&[Pass], false, false, None), Exit::Good);
+        assert_eq!(code(&[Pass, Fail], false, false, None), Exit::Unexpected);
+        assert_eq!(code(&[Crash], false, false, Some("argsort/c=3:crash")), Exit::Unexpected);
+        assert_eq!(code(&[Timeout], false, false, Some("argsort/c=3:crash")), Exit::Untestable);
+        assert_eq!(code(&[Unsupported], false, false, None), Exit::Untestable);
+        assert_eq!(code(&[Inconclusive], false, false, None), Exit::Untestable);
+        assert_eq!(code(&[], false, true, None), Exit::Untestable);
+        assert_eq!(code(&[Fail], true, true, None), Exit::ReplayWedged);
+    }
+}

@@ -1,0 +1,172 @@
+//! `conform run`
+
+use std::sync::mpsc;
+use std::thread;
+use std::time::Instant;
+
+use conform_cases::case::Case;
+use conform_cases::profile::Profile;
+use glob::Pattern;
+
+use super::args::Run;
+use super::list::{Selected, filters, seed, select};
+use super::{Exit, Outcome, devices};
+use crate::discover::Found;
+use crate::report::failure::describe;
+use crate::report::progress::Progress;
+use crate::report::record::{Recorder, RunHead};
+use crate::report::summary::{LostDevice, Summary};
+use crate::run::{Event, Settings, run as run_cases};
+use crate::select::device_glob;
+
+/// Failures of one signature that are described in full; the rest is counted.
+const DESCRIBED: u64 = 3;
+
+pub(super) fn run(args: &Run) -> Outcome {
+    let started = Instant::now();
+    let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
+    let globs = globs.map_err(|e| format!("--device: {e}"))?;
+    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args)?;
+    let discovery = devices::find()?;
+    let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
+    let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
+    let infos = found.iter().map(|f| &f.info).collect();
+    let head = RunHead::new(args.selection.profile.word(), seed, texts, infos, &discovery);
+    let recorder = args.out.as_ref().map(|dir| Recorder::create(dir, &head)).transpose()?;
+    if !args.json {
+        print_head(args, &discovery, &found, total, seed);
+    }
+    let settings = Settings {
+        jobs: args.jobs.map_or(Settings::default().jobs, usize::from),
+        patience: args.patience.timeout,
+        until: args.time.map(|t| started + t),
+        max_failures: args.max_failures,
+        ..Settings::default()
+    };
+    let mut listener = Listener {
+        summary: Summary::new(&found),
+        progress: Progress::new(total),
+        recorder,
+        json: args.json,
+        record_error: None,
+    };
+    let (send, events) = mpsc::channel();
+    thread::scope(|scope| {
+        let devices = found.clone();
+        scope.spawn(move || run_cases(&settings, devices, &mut cases, &send));
+        events.into_iter().for_each(|event| listener.hear(event));
+    });
+    listener.progress.finish();
+    let summary = listener.summary;
+    if args.json {
+        let text = serde_json::to_string_pretty(&summary).map_err(|e| format!("cannot print the summary: {e}"))?;
+        println!("{text}");
+    } else {
+        print!("\n{}", summary.text());
+        println!(
+            "{} cases in {:.1} s, {} unexpected results",
+            summary.cases,
+            started.elapsed().as_secs_f64(),
+            summary.unexpected
+        );
+    }
+    if let Some(why) = listener.record_error {
+        return Err(why);
+    }
+    Ok(exit(&summary, &globs, args))
+}
+
+/// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
+#[allow(clippy::type_complexity, reason = "one place builds it and one takes it apart")]
+fn selection(args: &Run) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
+    let s = &args.selection;
+    if args.time.is_some() && s.profile == Profile::Random && s.cases.is_none() {
+        let (seed, filters, shard) = (seed(s), filters(s)?, s.shard);
+        let wanted = move |case: &Case| {
+            let id = case.id();
+            (filters.is_empty() || filters.iter().any(|f| f.matches(&id))) && shard.is_none_or(|shard| shard.holds(&id))
+        };
+        return Ok((Box::new(s.profile.cases(seed, u64::MAX).filter(wanted)), None, seed));
+    }
+    let Selected { cases, seed } = select(s)?;
+    let total = cases.len() as u64;
+    Ok((Box::new(cases.into_iter()), Some(total), seed))
+}
+
+fn print_head(args: &Run, all: &crate::discover::Discovery, found: &[Found], total: Option<u64>, seed: u64) {
+    let cases = total.map_or_else(|| "drawn cases".to_owned(), |n| format!("{n} cases"));
+    println!("profile {}, seed {seed}, {cases} on each of {} device(s)", args.selection.profile, found.len());
+    for f in found {
+        println!("  {}  {} ({})", f.info.key, f.info.name, f.info.driver);
+    }
+    for m in &all.missing {
+        println!("  no {}: {}", m.backend, m.why);
+    }
+}
+
+/// Hears the events of a run and passes them to everyone who shows or keeps them.
+struct Listener {
+    summary: Summary,
+    progress: Progress,
+    recorder: Option<Recorder>,
+    json: bool,
+    record_error: Option<String>,
+}
+
+impl Listener {
+    fn hear(&mut self, event: Event) {
+        match event {
+            Event::Result(result) => {
+                if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(&result)) {
+                    self.record_error.get_or_insert(e);
+                }
+                let of_its_kind = self.summary.add(&result);
+                if result.is_unexpected() {
+                    self.progress.unexpected();
+                }
+                if result.verdict.is_bad() && of_its_kind <= DESCRIBED && !self.json {
+                    self.progress.suspend(|| print!("\n{}", describe(&result)));
+                }
+                for incident in &result.incidents {
+                    self.progress.suspend(|| {
+                        eprintln!(
+                            "note: {} on {}: {}; a fresh worker did not repeat it",
+                            incident.kind, result.device, incident.detail
+                        );
+                    });
+                }
+            }
+            Event::CaseDone => {
+                self.summary.cases += 1;
+                self.progress.case_done();
+            }
+            Event::Lost { device, why, wedged } => {
+                self.progress.suspend(|| eprintln!("{device}: {why}"));
+                self.summary.lost.push(LostDevice { device, why, wedged });
+            }
+            Event::Skipped { case, why } => {
+                self.progress.suspend(|| eprintln!("skipped {case}: {why}"));
+                self.summary.skipped += 1;
+                self.summary.skipped_why.get_or_insert(why);
+            }
+        }
+    }
+}
+
+fn exit(summary: &Summary, globs: &[Pattern], args: &Run) -> Exit {
+    if summary.is_wedged() {
+        return Exit::Wedged;
+    }
+    // A device asked for by name must have been judged; the embedded one always must.
+    let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
+    for key in summary.devices.keys().filter(silent) {
+        eprintln!("{key} was asked for and judged nothing");
+    }
+    let any_silent = summary.devices.keys().any(|k| silent(&k));
+    let out_of_time = args.time.is_some() && summary.cases == 0;
+    if summary.unexpected > 0 || summary.skipped > 0 || (any_silent && !out_of_time) {
+        Exit::Unexpected
+    } else {
+        Exit::Good
+    }
+}

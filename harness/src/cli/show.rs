@@ -1,0 +1,149 @@
+//! `conform show`: what a case unfolds to, and its numbers as .npy files.
+
+use std::fs::File;
+use std::io::{self, BufWriter, Write};
+use std::path::Path;
+
+use conform_cases::case::Case;
+use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::judge::values::Class;
+use conform_cases::judge::{Capabilities, Device};
+use conform_cases::plan::{Role, Step, Tensor};
+use npyz::{AutoSerialize, WriterBuilder};
+use serde_json::json;
+
+use super::args::Show;
+use super::{Exit, Outcome};
+use crate::run::Prepared;
+
+/// Bounds are shown for a device that promises what ours do.
+const DEVICE: Device<'static> = Device {
+    backend: "cpu",
+    capabilities: Capabilities {
+        own_kernels: true,
+        readable_inputs: true,
+        scratch_poison: true,
+        deterministic: true,
+        flushes_subnormals: false,
+    },
+};
+
+pub(super) fn show(args: &Show) -> Outcome {
+    let case: Case = args.case.parse().map_err(|e: conform_cases::id::IdError| e.to_string())?;
+    let prepared = Prepared::new(&case)?;
+    let files = match &args.dump {
+        Some(dir) => dump(&prepared, dir).map_err(|e| format!("--dump: cannot write to {}: {e}", dir.display()))?,
+        None => Vec::new(),
+    };
+    let cost = case.body().cost();
+    let lines = case.body().describe(&prepared.inputs());
+    if args.json {
+        let value = json!({
+            "case": case.id(),
+            "group": case.group(),
+            "plan": prepared.plan,
+            "operations": cost.operations,
+            "input_elements": cost.input_elements,
+            "description": lines,
+            "files": files,
+        });
+        println!("{value:#}");
+        return Ok(Exit::Good);
+    }
+    println!("case      {case}");
+    for t in &prepared.plan.tensors {
+        println!("{}", tensor_line(t));
+    }
+    for step in &prepared.plan.steps {
+        println!("step      {}", step_line(step, &prepared.plan.tensors));
+    }
+    println!("cost      {} operations, {} input elements", cost.operations, cost.input_elements);
+    if let Some(model) = prepared.oracle().0.model(&DEVICE) {
+        println!("model     {} (on our own devices)", model.name);
+    }
+    lines.iter().for_each(|l| println!("{l}"));
+    files.iter().for_each(|f| println!("wrote     {f}"));
+    Ok(Exit::Good)
+}
+
+fn shape(s: [usize; 4]) -> String {
+    let dims = s.iter().rposition(|d| *d != 1).map_or(1, |last| last + 1);
+    let text: Vec<String> = s[..dims].iter().map(usize::to_string).collect();
+    format!("[{}]", text.join(", "))
+}
+
+fn tensor_line(t: &Tensor) -> String {
+    let role = if t.role == Role::Output { "output" } else { "input" };
+    let view = if t.is_contiguous() {
+        String::new()
+    } else {
+        format!("   view of {} at byte {}, strides {:?}", shape(t.parent), t.offset(), t.strides())
+    };
+    format!("{role:<9} {:<8} {:<6} {}   {} bytes{view}", t.name, t.ty, shape(t.shape), t.parent_bytes())
+}
+
+fn step_line(step: &Step, tensors: &[Tensor]) -> String {
+    let name = |i: usize| tensors[i].name.as_str();
+    match step {
+        Step::MulMatId { weights, x, ids, out } => {
+            format!("{} = mul_mat_id({}, {}, {})", name(*out), name(*weights), name(*x), name(*ids))
+        }
+        Step::Argsort { x, out, order } => format!("{} = argsort({}, {order})", name(*out), name(*x)),
+    }
+}
+
+/// Writes inputs (views as numbers, stored bytes too where they are blocks), expected values, bounds and classes.
+/// Arrays are in C order, so that their shape lists the slowest dimension first.
+fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
+    std::fs::create_dir_all(dir)?;
+    let mut files = Vec::new();
+    let inputs = prepared.inputs();
+    for (i, t) in prepared.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+        let (t, bytes) = (t, inputs.tensor(i).1);
+        let rows = || (0..t.parent_rows()).filter_map(|r| t.view_row(r)).map(|at| &bytes[t.row_range(at)]);
+        let path = dir.join(format!("{}.npy", t.name));
+        match t.ty {
+            ElemType::F32 => write(&path, t.shape, rows().flat_map(read_f32))?,
+            ElemType::I32 => write(&path, t.shape, rows().flat_map(read_i32))?,
+            _ => write(&path, t.shape, rows().flat_map(|r| decode(t, r)))?,
+        }
+        files.push(path.display().to_string());
+        if t.ty.is_blocked() {
+            let path = dir.join(format!("{}.blocks.npy", t.name));
+            write(&path, [t.parent_row_bytes(), t.parent[1], t.parent[2], t.parent[3]], bytes.iter().copied())?;
+            files.push(path.display().to_string());
+        }
+    }
+    let oracle = prepared.oracle().0;
+    let shape = prepared.plan.tensors[oracle.output()].shape;
+    let expected = oracle.expected(&DEVICE);
+    let classes = expected.iter().map(|e| match e.class {
+        Class::Exact => 0u8,
+        Class::Finite => 1,
+        Class::Infinite => 2,
+        Class::NaN => 3,
+        Class::Untouched => 4,
+        Class::Inconclusive => 5,
+    });
+    let path = |name: &str| dir.join(name);
+    write(&path("expected.npy"), shape, expected.iter().map(|e| e.value))?;
+    write(&path("bound.npy"), shape, expected.iter().map(|e| e.bound))?;
+    write(&path("class.npy"), shape, classes)?;
+    files.extend(["expected.npy", "bound.npy", "class.npy"].map(|n| path(n).display().to_string()));
+    Ok(files)
+}
+
+fn decode(t: &Tensor, row: &[u8]) -> Vec<f64> {
+    let mut out = vec![0.0; t.shape[0]];
+    t.ty.decode(row, &mut out);
+    out
+}
+
+fn write<T: AutoSerialize>(path: &Path, shape: [usize; 4], values: impl Iterator<Item = T>) -> io::Result<()> {
+    let shape: Vec<u64> = shape.iter().rev().map(|d| *d as u64).collect();
+    let mut file = BufWriter::new(File::create(path)?);
+    let mut writer = npyz::WriteOptions::new().default_dtype().shape(&shape).writer(&mut file).begin_nd()?;
+    writer.extend(values)?;
+    writer.finish()?;
+    file.flush()
+}

@@ -1,0 +1,273 @@
+//! Counting results by device and op, and bugs by signature.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+
+use conform_cases::case::Case;
+use conform_cases::judge::Status;
+use serde::Serialize;
+
+use super::seconds;
+use crate::discover::Found;
+use crate::result::{CaseResult, Times, Verdict};
+
+/// Counts of one device and op.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Tally {
+    /// Results by verdict.
+    pub verdicts: BTreeMap<Verdict, u64>,
+    /// Bad results that do not gate.
+    pub reported_only: u64,
+    /// Where the time went, microseconds.
+    pub times: Times,
+    /// By precision model.
+    pub models: BTreeMap<String, ModelTally>,
+    /// Checks that were not possible, with the reason, by how often.
+    pub not_possible: BTreeMap<String, u64>,
+}
+
+/// What is known of a precision model after a run.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct ModelTally {
+    /// Cases judged under it.
+    pub cases: u64,
+    /// Sum over cases of the share of elements whose bound is below half their value.
+    #[serde(skip)]
+    power: f64,
+    /// Mean power.
+    pub mean_power: f64,
+    /// Elements, and how many of them are exact.
+    pub elements: u64,
+    /// Elements compared without tolerance.
+    pub exact: u64,
+    /// Largest error ratio.
+    pub ratio: f64,
+}
+
+/// Results that look like one bug.
+#[derive(Clone, Debug, Serialize)]
+pub struct Group {
+    /// How many cases.
+    pub count: u64,
+    /// The cheapest of them.
+    pub smallest: String,
+    #[serde(skip)]
+    cost: u64,
+}
+
+/// A device that was lost during the run.
+#[derive(Clone, Debug, Serialize)]
+pub struct LostDevice {
+    /// Its key.
+    pub device: String,
+    /// Why.
+    pub why: String,
+    /// It worked before.
+    pub wedged: bool,
+}
+
+/// What a whole run came to.
+#[derive(Clone, Debug, Default, Serialize)]
+pub struct Summary {
+    /// By device, then op.
+    pub devices: BTreeMap<String, BTreeMap<String, Tally>>,
+    /// Unexpected results by device, then signature.
+    pub groups: BTreeMap<String, BTreeMap<String, Group>>,
+    /// Devices that were lost.
+    pub lost: Vec<LostDevice>,
+    /// Cases that could not be prepared, with the reason of the first.
+    pub skipped: u64,
+    /// Why the first skipped case was skipped.
+    pub skipped_why: Option<String>,
+    /// Deaths of workers that were not repeated.
+    pub incidents: u64,
+    /// Results that fail the run.
+    pub unexpected: u64,
+    /// Cases that were done.
+    pub cases: u64,
+}
+
+impl Summary {
+    /// A summary that names every device, asked or not.
+    pub fn new(devices: &[Found]) -> Self {
+        let devices = devices.iter().map(|f| (f.info.key.clone(), BTreeMap::new())).collect();
+        Summary { devices, ..Summary::default() }
+    }
+
+    /// Counts a result. Returns how many of its kind (device and signature) there are now, for bad ones.
+    pub fn add(&mut self, r: &CaseResult) -> u64 {
+        let op = r.case.split('/').next().unwrap_or_default().to_owned();
+        let tally = self.devices.entry(r.device.clone()).or_default().entry(op).or_default();
+        tally.add(r);
+        self.incidents += r.incidents.len() as u64;
+        self.unexpected += u64::from(r.is_unexpected());
+        let Some(signature) = r.signature() else { return 0 };
+        let cost = r.case.parse::<Case>().map_or(u64::MAX, |c| c.body().cost().operations);
+        let groups = self.groups.entry(r.device.clone()).or_default();
+        let group = groups.entry(signature).or_insert_with(|| Group { count: 0, smallest: r.case.clone(), cost });
+        group.count += 1;
+        if cost < group.cost {
+            (group.smallest, group.cost) = (r.case.clone(), cost);
+        }
+        group.count
+    }
+
+    /// Results of a device that judged it.
+    pub fn judged(&self, device: &str) -> u64 {
+        let tallies = self.devices.get(device).into_iter().flat_map(|ops| ops.values());
+        let verdicts = tallies.flat_map(|t| &t.verdicts);
+        verdicts.filter(|(v, _)| v.is_judged()).map(|(_, n)| n).sum()
+    }
+
+    /// True if a device that worked was lost.
+    pub fn is_wedged(&self) -> bool {
+        self.lost.iter().any(|l| l.wedged)
+    }
+
+    /// The summary as text.
+    pub fn text(&self) -> String {
+        let mut text = String::new();
+        let verdicts: Vec<Verdict> = Verdict::ALL
+            .into_iter()
+            .filter(|v| self.tallies().any(|(_, _, t)| t.verdicts.contains_key(v)) || *v == Verdict::Pass)
+            .collect();
+        let width = self.devices.keys().map(String::len).max().unwrap_or(0).max(6);
+        let mut header = format!("{:<width$}  {:<10}", "device", "op");
+        verdicts.iter().for_each(|v| push(&mut header, format_args!("  {:>7}", v.word())));
+        for column in ["generate", "oracle", "load", "upload", "compute", "read", "judge"] {
+            push(&mut header, format_args!("  {column:>8}"));
+        }
+        push(&mut text, format_args!("{header}\n"));
+        for (device, op, t) in self.tallies() {
+            let mut row = format!("{device:<width$}  {op:<10}");
+            for v in &verdicts {
+                let n = t.verdicts.get(v).copied().unwrap_or(0);
+                push(&mut row, format_args!("  {n:>w$}", w = v.word().len().max(7)));
+            }
+            let x = &t.times;
+            for time in [x.generate, x.oracle, x.load, x.upload, x.compute, x.read, x.judge] {
+                push(&mut row, format_args!("  {:>8}", seconds(time)));
+            }
+            push(&mut text, format_args!("{row}\n"));
+        }
+        self.notes(&mut text, width);
+        text
+    }
+
+    /// What is worth saying below the table.
+    fn notes(&self, text: &mut String, width: usize) {
+        for (device, op, t) in self.tallies() {
+            for (name, m) in &t.models {
+                let exact = 100.0 * m.exact as f64 / m.elements.max(1) as f64;
+                push(
+                    text,
+                    format_args!(
+                        "{device:<width$}  model '{name}': {} cases of {op}, mean power {:.1} %, {exact:.1} % of elements exact, largest error ratio {:.3}\n",
+                        m.cases,
+                        100.0 * m.mean_power,
+                        m.ratio
+                    ),
+                );
+            }
+            if t.reported_only > 0 {
+                push(
+                    text,
+                    format_args!(
+                        "{device:<width$}  {} bad results of {op} reported only: the contract does not bind this device\n",
+                        t.reported_only
+                    ),
+                );
+            }
+            for (what, count) in &t.not_possible {
+                push(text, format_args!("{device:<width$}  not possible in {count} cases of {op}: {what}\n"));
+            }
+        }
+        if self.incidents > 0 {
+            push(
+                text,
+                format_args!("{} deaths of workers that a fresh worker did not repeat (not gating)\n", self.incidents),
+            );
+        }
+        if let Some(why) = &self.skipped_why {
+            push(text, format_args!("{} times a case could not be prepared here, first: {why}\n", self.skipped));
+        }
+        for lost in &self.lost {
+            let word = if lost.wedged { "WEDGED" } else { "unavailable" };
+            push(text, format_args!("{word}: {}\n", lost.why));
+        }
+        for (device, groups) in &self.groups {
+            for (signature, g) in groups {
+                push(
+                    text,
+                    format_args!(
+                        "{device:<width$}  {} × {signature}\n{:width$}  smallest: {}\n",
+                        g.count, "", g.smallest
+                    ),
+                );
+            }
+        }
+    }
+
+    fn tallies(&self) -> impl Iterator<Item = (&str, &str, &Tally)> {
+        self.devices.iter().flat_map(|(d, ops)| ops.iter().map(move |(op, t)| (d.as_str(), op.as_str(), t)))
+    }
+}
+
+fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
+    // Writing to a String cannot fail.
+    let _ = text.write_fmt(args);
+}
+
+impl Tally {
+    fn add(&mut self, r: &CaseResult) {
+        *self.verdicts.entry(r.verdict).or_default() += 1;
+        self.reported_only += u64::from(r.verdict.is_bad() && !r.gating);
+        let (sum, add) = (&mut self.times, &r.times);
+        sum.generate += add.generate;
+        sum.oracle += add.oracle;
+        sum.load += add.load;
+        sum.upload += add.upload;
+        sum.compute += add.compute;
+        sum.read += add.read;
+        sum.judge += add.judge;
+        if let Some(m) = &r.metrics {
+            let model = self.models.entry(m.model.clone()).or_default();
+            model.cases += 1;
+            model.power += m.power;
+            model.mean_power = model.power / model.cases as f64;
+            model.elements += m.elements as u64;
+            model.exact += m.exact as u64;
+            model.ratio = model.ratio.max(m.ratio);
+        }
+        for check in &r.checks {
+            if let Status::NotPossible { why } = &check.status {
+                *self.not_possible.entry(format!("{} ({why})", check.name)).or_default() += 1;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conform_cases::judge::{Check, Failure};
+
+    #[test]
+    fn one_bug_is_one_group_with_its_smallest_case() {
+        let mut s = Summary::default();
+        for n in [9, 3, 7] {
+            let id = format!("mul_mat_id/w=f32,x=f32,e=1,u=1,m=1,n={n},k=1/route=one,data=wide/v1-1");
+            let mut r = CaseResult::bare(&id, "cpu", Verdict::Fail, None);
+            r.checks.push(Check::failed("values", Failure::new("…")));
+            s.add(&r);
+        }
+        s.add(&CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Pass, None));
+        assert_eq!(s.unexpected, 3);
+        assert_eq!(s.judged("cpu"), 4);
+        let group = &s.groups["cpu"]["mul_mat_id/w=f32:values"];
+        assert_eq!(group.count, 3);
+        assert!(group.smallest.contains(",n=3,"));
+        let text = s.text();
+        assert!(text.contains("3 × mul_mat_id/w=f32:values"), "{text}");
+    }
+}

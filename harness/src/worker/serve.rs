@@ -1,0 +1,228 @@
+//! The worker's side: reads requests, drives a device, answers.
+//!
+//! Two threads. One reads requests, and ends the process the moment the parent
+//! is gone, whatever the other is stuck in; the main thread, on which drivers
+//! like to live, executes. It runs what it is told and judges nothing.
+
+use std::fs::File;
+use std::io::BufReader;
+use std::ops::ControlFlow;
+use std::process::ExitCode;
+use std::sync::mpsc::{Receiver, Sender, channel};
+use std::time::Instant;
+
+use conform_cases::plan::Role;
+use memmap2::{Mmap, MmapMut};
+
+use super::protocol::{
+    Line, MAX_REPLY, MAX_REQUEST, Outcome, PROTOCOL, REPLY_FD, REQUEST_FD, Reply, Request, Run, Stage, Times, decode,
+    read_line, send,
+};
+use super::{check, shared, sys};
+use crate::backend::fake::{self, ProtocolLie};
+use crate::backend::{Device, DeviceError, Driver, LoadError, Probe, drivers};
+
+/// Serves one backend until the parent goes away. This is all that a worker process does.
+pub fn serve(backend: &str) -> ExitCode {
+    let (requests, mut replies) = match (inherited(REQUEST_FD), inherited(REPLY_FD)) {
+        (Ok(requests), Ok(replies)) => (requests, replies),
+        (Err(why), _) | (_, Err(why)) => {
+            eprintln!("conform worker: {why}: workers are started by other conform commands, not by hand");
+            return ExitCode::from(2);
+        }
+    };
+    let hello = Reply::Hello { protocol: PROTOCOL, program: format!("conform {}", env!("CARGO_PKG_VERSION")) };
+    let (tx, rx) = channel();
+    let reader = std::thread::Builder::new().name("requests".into()).spawn(move || read_requests(requests, &tx));
+    if let Err(e) = reader.and(send(&mut replies, &hello, MAX_REPLY)) {
+        eprintln!("conform worker: cannot start: {e}");
+        return ExitCode::FAILURE;
+    }
+    let driver = drivers().into_iter().find(|d| d.name() == backend);
+    Server { backend, driver, device: None }.answer_all(&rx, &mut replies);
+    // Only a broken reply pipe leads here: nobody is left to be told.
+    ExitCode::FAILURE
+}
+
+fn inherited(name: &str) -> Result<File, String> {
+    let number = std::env::var(name).map_err(|_| format!("environment lacks {name}"))?;
+    let fd = number.parse().ok().filter(|fd| *fd > 2).ok_or_else(|| format!("{name}={number} is no descriptor"))?;
+    sys::take_fd(fd).map_err(|e| format!("{name}={number}: {e}"))
+}
+
+/// Never returns: it ends the process when the parent closes the pipe, at once, because the main thread may hang in a
+/// driver and exit handlers of drivers may hang as well.
+fn read_requests(pipe: File, to: &Sender<Result<Request, String>>) {
+    let mut pipe = BufReader::new(pipe);
+    loop {
+        let request = match read_line(&mut pipe, MAX_REQUEST) {
+            Ok(Some(Line::Whole(line))) => decode(&line),
+            Ok(Some(Line::TooLong)) => Err(format!("request is longer than {MAX_REQUEST} bytes")),
+            Ok(None) => sys::exit_now(0),
+            Err(_) => sys::exit_now(1),
+        };
+        if to.send(request).is_err() {
+            return;
+        }
+    }
+}
+
+struct Server<'a> {
+    backend: &'a str,
+    driver: Option<&'static dyn Driver>,
+    device: Option<Box<dyn Device>>,
+}
+
+impl Server<'_> {
+    fn answer_all(mut self, requests: &Receiver<Result<Request, String>>, replies: &mut File) {
+        for request in requests {
+            let reply = match request {
+                Ok(request) => self.answer(request),
+                Err(why) => Reply::Rejected { why },
+            };
+            if tell(replies, reply).is_break() {
+                return;
+            }
+        }
+    }
+
+    fn answer(&mut self, request: Request) -> Reply {
+        match request {
+            Request::Probe {} => {
+                Reply::Probed { probe: self.driver.map_or_else(|| Probe::Missing(self.no_driver()), Driver::probe) }
+            }
+            Request::Open { device } => self.open(&device),
+            Request::Run(run) => match self.run(&run) {
+                Ok((outcome, times)) => Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times },
+                Err(why) => Reply::Rejected { why },
+            },
+        }
+    }
+
+    fn no_driver(&self) -> String {
+        let known: Vec<_> = drivers().iter().map(|d| d.name()).collect();
+        format!("this conform has no backend '{}', only: {}", self.backend, known.join(", "))
+    }
+
+    fn open(&mut self, key: &str) -> Reply {
+        self.device = None;
+        let Some(driver) = self.driver else { return Reply::Refused { why: self.no_driver() } };
+        match driver.open(key) {
+            Ok(device) => {
+                let info = device.info().clone();
+                self.device = Some(device);
+                Reply::Opened { info }
+            }
+            Err(DeviceError(why)) => Reply::Refused { why },
+        }
+    }
+
+    /// Executes one request; an error means that the request makes no sense.
+    fn run(&mut self, run: &Run) -> Result<(Outcome, Times), String> {
+        let device = self.device.as_deref_mut().ok_or("run was asked for before a device was opened")?;
+        let inputs = shared::map_inputs(&run.inputs)?;
+        let mut results = shared::map_results(&run.results)?;
+        check::check(&run.plan, &run.layout, run.poisons.len(), inputs.len(), results.len())?;
+        let mut times = Times::default();
+        let outcome = match execute(device, run, &inputs, &mut results, &mut times) {
+            Ok(()) => Outcome::Done {},
+            Err(outcome) => outcome,
+        };
+        device.free();
+        Ok((outcome, times))
+    }
+}
+
+/// Writes a reply, or what the fake driver wants the parent to see instead of it.
+fn tell(replies: &mut File, mut reply: Reply) -> ControlFlow<()> {
+    if let Reply::Ran { seq, case, .. } = &mut reply {
+        match fake::protocol_lie(case) {
+            None => {}
+            Some(ProtocolLie::Garbage) => {
+                use std::io::Write;
+                let _ = replies.write_all(b"\x00\xffno json\n");
+            }
+            Some(ProtocolLie::WrongCase) => {
+                *seq += 1;
+                case.push('x');
+            }
+        }
+    }
+    match send(replies, &reply, MAX_REPLY) {
+        Ok(()) => ControlFlow::Continue(()),
+        Err(e) => {
+            eprintln!("conform worker: cannot reply: {e}");
+            ControlFlow::Break(())
+        }
+    }
+}
+
+/// The steps that the [protocol](super::protocol) prescribes for a run.
+fn execute(
+    device: &mut dyn Device,
+    run: &Run,
+    inputs: &Mmap,
+    results: &mut MmapMut,
+    times: &mut Times,
+) -> Result<(), Outcome> {
+    let (plan, layout) = (&run.plan, &run.layout);
+    timed(&mut times.load, || device.load(plan)).map_err(|e| match e {
+        LoadError::Unsupported(why) => Outcome::Unsupported { why },
+        LoadError::Device(e) => failed(Stage::Load, e),
+    })?;
+    let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Output);
+    timed(&mut times.upload, || {
+        for (i, tensor) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+            if let Some(at) = layout.source[i] {
+                device.write(i, 0, &inputs[at..at + tensor.parent_bytes()])?;
+            }
+        }
+        Ok(())
+    })
+    .map_err(|e| failed(Stage::Write, e))?;
+    for (poison, places) in run.poisons.iter().zip(&layout.results) {
+        timed(&mut times.upload, || {
+            for (i, tensor) in outputs() {
+                let mut bytes = vec![0; tensor.parent_bytes()];
+                shared::fill_words(&mut bytes, *poison);
+                device.write(i, 0, &bytes)?;
+            }
+            device.poison_scratch(*poison)
+        })
+        .map_err(|e| failed(Stage::Write, e))?;
+        timed(&mut times.compute, || device.run(0..plan.steps.len())).map_err(|e| failed(Stage::Run, e))?;
+        timed(&mut times.read, || {
+            for (i, tensor) in outputs() {
+                if let Some(at) = places[i] {
+                    device.read(i, 0, &mut results[at..at + tensor.parent_bytes()])?;
+                }
+            }
+            Ok(())
+        })
+        .map_err(|e| failed(Stage::Read, e))?;
+    }
+    if !device.info().capabilities.readable_inputs {
+        return Ok(());
+    }
+    timed(&mut times.read, || {
+        for (i, tensor) in plan.tensors.iter().enumerate() {
+            if let Some(at) = layout.readback[i] {
+                device.read(i, 0, &mut results[at..at + tensor.parent_bytes()])?;
+            }
+        }
+        Ok(())
+    })
+    .map_err(|e| failed(Stage::Read, e))
+}
+
+fn failed(stage: Stage, DeviceError(why): DeviceError) -> Outcome {
+    Outcome::Failed { stage, why }
+}
+
+/// Adds the time that `work` takes to a counter of microseconds.
+fn timed<T>(counter: &mut u64, work: impl FnOnce() -> T) -> T {
+    let start = Instant::now();
+    let result = work();
+    *counter += u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
+    result
+}
