@@ -294,7 +294,8 @@ impl Worker {
     /// Kills and reaps, and says what there is to say.
     fn give_up(&mut self, cause: Cause) -> Death {
         self.requests = None;
-        let cause = if self.kill() { cause } else { Cause::Unkillable { pid: self.child.id(), why: cause.to_string() } };
+        let cause =
+            if self.kill() { cause } else { Cause::Unkillable { pid: self.child.id(), why: cause.to_string() } };
         Death { cause, log: self.log.tail(LAST_WORDS) }
     }
 

@@ -344,7 +344,10 @@ mod tests {
         let line = encode(&run, MAX_REQUEST).unwrap();
         assert_eq!(decode::<Request>(&line[..line.len() - 1]), Ok(run));
         assert!(decode::<Request>(br#"{"type":"probe","more":1}"#).is_err());
-        assert!(decode::<Request>(&String::from_utf8(line).unwrap().replace("\"seq\"", "\"x\":0,\"seq\"").into_bytes()).is_err());
+        assert!(
+            decode::<Request>(&String::from_utf8(line).unwrap().replace("\"seq\"", "\"x\":0,\"seq\"").into_bytes())
+                .is_err()
+        );
     }
 
     #[test]

@@ -110,7 +110,9 @@ impl NoDevice {
         match (self, death) {
             (NoDevice::Unavailable(why), _) => Attempt::Unavailable(why),
             (NoDevice::Wedged(why), None) => Attempt::Wedged(why),
-            (NoDevice::Wedged(why), Some(death)) => Attempt::Wedged(format!("{why}; before that, on this case, {death}")),
+            (NoDevice::Wedged(why), Some(death)) => {
+                Attempt::Wedged(format!("{why}; before that, on this case, {death}"))
+            }
         }
     }
 }
@@ -289,9 +291,8 @@ impl Supervisor {
     /// After a reset another device may answer to the same key; its results would be filed under a wrong name.
     fn recognise(&mut self, worker: &Worker) -> Result<(), NoDevice> {
         let Some(now) = worker.info() else { return Ok(()) };
-        let same = |was: &DeviceInfo| {
-            (&was.name, &was.driver, was.capabilities) == (&now.name, &now.driver, now.capabilities)
-        };
+        let same =
+            |was: &DeviceInfo| (&was.name, &was.driver, was.capabilities) == (&now.name, &now.driver, now.capabilities);
         match &self.info {
             None => self.info = Some(now.clone()),
             Some(was) if same(was) => {}
@@ -338,5 +339,9 @@ impl From<Death> for Incident {
 
 /// The last line of a log, as an addition to a sentence: usually the one that tells.
 fn last_line(log: &str) -> String {
-    log.lines().rev().find(|l| !l.trim().is_empty()).map(|l| format!("; it printed last: {}", l.trim())).unwrap_or_default()
+    log.lines()
+        .rev()
+        .find(|l| !l.trim().is_empty())
+        .map(|l| format!("; it printed last: {}", l.trim()))
+        .unwrap_or_default()
 }

@@ -28,7 +28,8 @@ fn sweep(dir: &Path, settled: Duration) {
         if !entry.file_name().to_string_lossy().starts_with(PREFIX) {
             continue;
         }
-        let age = entry.metadata().and_then(|m| m.created().or_else(|_| m.modified())).ok().and_then(|t| t.elapsed().ok());
+        let age =
+            entry.metadata().and_then(|m| m.created().or_else(|_| m.modified())).ok().and_then(|t| t.elapsed().ok());
         if age.is_some_and(|age| age >= settled) && File::open(entry.path()).is_ok_and(|file| sys::try_lock(&file)) {
             // Two sweepers may meet here; the second finds nothing to remove.
             let _ = fs::remove_file(entry.path());

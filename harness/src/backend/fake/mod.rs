@@ -23,8 +23,8 @@ use conform_cases::plan::{Plan, Role};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 use crate::worker::sys;
 use lies::Output;
-pub use rules::{FAKE, FAKE_STATE};
 use rules::{Behaviour, Rules};
+pub use rules::{FAKE, FAKE_STATE};
 
 /// The key of the only device.
 const KEY: &str = "fake-0";
@@ -205,7 +205,8 @@ fn misbehave(behaviour: &Behaviour) -> Result<(), DeviceError> {
 }
 
 /// Looks like the protocol, on a channel that is not the protocol's.
-const CHATTER: &[u8] = b"{\"type\":\"ran\",\"seq\":1,\"case\":\"c\",\"outcome\":{\"verdict\":\"unsupported\",\"why\":\"no\"}}\n";
+const CHATTER: &[u8] =
+    b"{\"type\":\"ran\",\"seq\":1,\"case\":\"c\",\"outcome\":{\"verdict\":\"unsupported\",\"why\":\"no\"}}\n";
 
 fn print(text: &[u8], times: usize) {
     let mut out = std::io::stdout().lock();

@@ -1,8 +1,8 @@
 //! The rules of the fake driver: `behaviour[=value][@part-of-case-id][*times]`.
 //!
-//! A case id holds `=`, `@` and `*` never all at once in a confusing place: the
-//! behaviour ends at the first `@`, and `*times` is what follows the last `*`.
-//! `times` counts over all worker processes that share a directory named by
+//! The behaviour ends at the first `@`; `times` follows the last `*`, which no
+//! case id contains. It limits how often the rule applies (a case that is loaded
+//! counts once), over all worker processes that share the directory named by
 //! `CONFORM_FAKE_STATE`, else within one process.
 
 use std::fs::OpenOptions;
@@ -101,7 +101,8 @@ impl Rules {
     /// Reads the environment; without `CONFORM_FAKE` there are no rules.
     pub(super) fn from_env() -> Result<Self, String> {
         let text = std::env::var(FAKE).unwrap_or_default();
-        Self::parse(&text, std::env::var_os(FAKE_STATE).map(PathBuf::from)).map_err(|why| format!("{FAKE}='{text}': {why}"))
+        Self::parse(&text, std::env::var_os(FAKE_STATE).map(PathBuf::from))
+            .map_err(|why| format!("{FAKE}='{text}': {why}"))
     }
 
     fn parse(text: &str, state: Option<PathBuf>) -> Result<Self, String> {
