@@ -9,10 +9,10 @@ mod peer;
 use std::path::Path;
 use std::process::Command;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use conform_harness::backend::Probe;
-use conform_harness::worker::protocol::{Outcome, Stage};
+use conform_harness::worker::protocol::{Outcome, Request, Stage};
 use conform_harness::worker::{Attempt, Cause, Launch, Limits, OpenError, Supervisor, Worker};
 
 use case::Case;
@@ -183,7 +183,9 @@ fn a_kill_between_cases_is_silent() {
     let mut fake = fake("");
     for number in 0..4 {
         assert_eq!(fake.runs("a", number), None);
-        kill_and_wait(fake.supervisor.pid().unwrap());
+        let pid = fake.supervisor.pid().unwrap();
+        kill(pid);
+        wait_until_dead(pid);
     }
     assert_eq!(fake.supervisor.idle_deaths(), 3);
 }
@@ -220,6 +222,29 @@ fn random_kills_lose_nothing_and_wrong_no_case() {
             number += 1;
         }
     });
+}
+
+#[test]
+fn a_worker_that_does_not_read_cannot_block_the_parent() {
+    let hello = r#"echo '{"type":"hello","protocol":1,"program":"deaf"}' >&4"#;
+    // Larger than any pipe.
+    let long = Request::Open { device: "x".repeat(2 << 20) };
+    let after_hello = |then: &str| {
+        let launch = Launch::foreign("sh", ["-c", &format!("{hello}; {then}")]);
+        Worker::start(&launch, PATIENT).unwrap().call(&long, Duration::from_millis(300)).unwrap_err().cause
+    };
+    assert_eq!(after_hello("sleep 60"), Cause::Silent(Duration::from_millis(300)));
+    let Cause::DiedIdle(why) = after_hello("exec 3<&-; sleep 0.1; exit 7") else { panic!() };
+    assert_eq!(*why, Cause::Exit(7));
+}
+
+#[test]
+fn a_child_of_a_driver_neither_hides_its_death_nor_survives_it() {
+    // The sleeper keeps the reply pipe and the log open beyond the worker's end.
+    let launch = Launch::foreign("sh", ["-c", "sleep 60 & echo $!; kill -SEGV $$"]);
+    let Err(OpenError::Died(death)) = Worker::start(&launch, PATIENT) else { panic!() };
+    assert_eq!(death.cause, Cause::Signal(libc::SIGSEGV));
+    wait_until_dead(death.log.trim().parse().unwrap());
 }
 
 #[test]
@@ -273,13 +298,15 @@ fn kill(pid: u32) {
     assert!(Command::new("sh").arg("-c").arg(format!("kill -9 {pid} 2>/dev/null; true")).status().unwrap().success());
 }
 
-/// A killed process takes a moment to be dead, and a request sent in that moment could not be told from one that it died of.
-fn kill_and_wait(pid: u32) {
-    kill(pid);
-    // Dead is a process whose last thread is.
+/// A killed process takes a moment to be dead, and a request sent in that moment could not be told from one that it died
+/// of. Dead is a process whose last thread is.
+fn wait_until_dead(pid: u32) {
     let threads = || std::fs::read_dir(format!("/proc/{pid}/task")).map_or(0, Iterator::count);
     let state = || std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
-    while threads() > 1 || !state().contains(") Z") {
+    let is_dead = || threads() <= 1 && (state().is_empty() || state().contains(") Z"));
+    let start = Instant::now();
+    while !is_dead() {
+        assert!(start.elapsed() < PATIENT, "process {pid} lives on: {}", state());
         std::thread::sleep(Duration::from_millis(1));
     }
 }
