@@ -191,6 +191,22 @@ fn a_kill_between_cases_is_silent() {
 }
 
 #[test]
+fn a_kill_is_believed_after_three_repeats() {
+    let dir = tempfile::tempdir().unwrap();
+    let starts = dir.path().join("starts");
+    let info = r#"{"key":"fake-0","backend":"x","name":"x","driver":"x","capabilities":{}}"#;
+    let script = format!(
+        r#"echo x >> '{}'; echo '{{"type":"hello","protocol":1,"program":"x"}}' >&4; read l <&3
+        echo '{{"type":"opened","info":{info}}}' >&4; read l <&3; kill -9 $$"#,
+        starts.display()
+    );
+    let mut supervisor = Supervisor::new(Launch::foreign("sh", ["-c", &script]), "fake-0", LIMITS);
+    let Attempt::Died(death) = supervisor.attempt(&mut Case::new("a", 1).job(PATIENT)) else { panic!() };
+    assert_eq!(death.cause, Cause::Signal(libc::SIGKILL));
+    assert_eq!(std::fs::read_to_string(starts).unwrap().lines().count(), 4);
+}
+
+#[test]
 fn random_kills_lose_nothing_and_wrong_no_case() {
     const KILLS: u32 = 20;
     let mut fake = fake("slow=2");
