@@ -266,10 +266,16 @@ impl Worker {
                 Ok(Event::Line(Line::TooLong)) => {
                     break Cause::Garbage(format!("a reply is longer than {MAX_REPLY} bytes"));
                 }
-                Ok(Event::BrokenPipe) => unread = true,
+                Ok(Event::BrokenPipe) => {
+                    unread = true;
+                    gone.get_or_insert_with(Instant::now);
+                }
                 Ok(Event::End) | Err(RecvTimeoutError::Disconnected) => break self.cause_of_end(),
                 Err(RecvTimeoutError::Timeout) => {
-                    if self.poll().is_some() && gone.get_or_insert_with(Instant::now).elapsed() >= LAST_BREATH {
+                    if self.poll().is_some() {
+                        gone.get_or_insert_with(Instant::now);
+                    }
+                    if gone.is_some_and(|since| since.elapsed() >= LAST_BREATH) {
                         break self.cause_of_end();
                     }
                     if start.elapsed() >= deadline {
@@ -308,9 +314,10 @@ impl Worker {
         !self.stuck
     }
 
-    /// The exit status, if it is gone.
+    /// The exit status, if it is gone; what it started goes with it.
     fn poll(&mut self) -> Option<ExitStatus> {
-        if self.status.is_none() {
+        if self.status.is_none() && sys::has_ended(self.child.id()) {
+            sys::kill_group(self.child.id());
             self.status = self.child.try_wait().ok().flatten();
         }
         self.status

@@ -34,6 +34,18 @@ pub(crate) fn kill_group(leader: u32) {
     }
 }
 
+/// True if a child has ended but was not waited for yet, or is no child of ours (any more).
+pub(crate) fn has_ended(child: u32) -> bool {
+    // SAFETY: `siginfo_t` is plain data for which zeros are valid, and `waitid` fills it; with `WNOWAIT` the child stays.
+    let (result, info) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let how = libc::WEXITED | libc::WNOHANG | libc::WNOWAIT;
+        (libc::waitid(libc::P_PID, child as libc::id_t, &raw mut info, how), info)
+    };
+    // Without an ended child the call succeeds and leaves the zeros.
+    result != 0 || info.si_signo != 0
+}
+
 /// Dies of a segmentation fault, as the fake driver's `segv` does.
 pub(crate) fn segfault() -> ! {
     // SAFETY: restoring the default action removes the handler that the Rust runtime uses to report stack overflows,

@@ -14,8 +14,11 @@ pub(super) struct Output<'a> {
     runs: u32,
 }
 
-/// Every lie: its name, and what it does to an output given its value (1 where it takes none).
-const LIES: &[(&str, fn(&mut Output<'_>, f32))] = &[
+/// What a lie does to an output, given its value (1 where it takes none).
+type Tell = fn(&mut Output<'_>, f32);
+
+/// Every lie.
+const LIES: &[(&str, Tell)] = &[
     ("scale", |o, by| o.each_f32(|v| v * by)),
     ("zeros", |o, _| o.each(|bytes| bytes.fill(0))),
     ("zero-one", |o, _| o.with_largest(|bytes, _| bytes.fill(0))),
@@ -31,7 +34,7 @@ const LIES: &[(&str, fn(&mut Output<'_>, f32))] = &[
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Lie {
     name: &'static str,
-    tell: fn(&mut Output<'_>, f32),
+    tell: Tell,
     value: f32,
 }
 

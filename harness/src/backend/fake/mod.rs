@@ -1,8 +1,9 @@
 //! A driver that misbehaves on purpose, so that the harness can be seen to notice.
 //!
-//! It exists only where `CONFORM_FAKE` is set, to a list of [rules](rules)
-//! separated by `;`. Its one device, `fake-0`, wraps a correct device and breaks
-//! the promise that a rule names, for the cases that the rule matches:
+//! It exists only where `CONFORM_FAKE` is set, to a list of rules
+//! `behaviour[=value][@part-of-case-id][*times]` separated by `;`. Its one
+//! device, `fake-0`, wraps a correct device and breaks the promise that a rule
+//! names, for the cases that the rule matches:
 //!
 //! ```text
 //! CONFORM_FAKE='crash@argsort*1;scale=1.01@w=q8_0'

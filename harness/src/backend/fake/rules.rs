@@ -1,8 +1,8 @@
 //! The rules of the fake driver: `behaviour[=value][@part-of-case-id][*times]`.
 //!
-//! A case id holds `=`, `@` and `*` never all at once in a confusing place: the
-//! behaviour ends at the first `@`, and `*times` is what follows the last `*`.
-//! `times` counts over all worker processes that share a directory named by
+//! The behaviour ends at the first `@`; `times` follows the last `*`, which no
+//! case id contains. It limits how often the rule applies (a case that is loaded
+//! counts once), over all worker processes that share the directory named by
 //! `CONFORM_FAKE_STATE`, else within one process.
 
 use std::fs::OpenOptions;
