@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use serde_json::json;
 
 use super::args::Devices;
-use super::{Exit, Outcome};
+use super::{Exit, Outcome, say, say_json};
 use crate::discover::{Discovery, discover};
 use crate::worker::Launch;
 
@@ -19,9 +19,9 @@ pub(super) fn devices(args: &Devices) -> Outcome {
     let discovery = find()?;
     if args.json {
         let found: Vec<_> = discovery.found.iter().map(|f| &f.info).collect();
-        println!("{:#}", json!({ "found": found, "missing": discovery.missing }));
+        say_json(&json!({ "found": found, "missing": discovery.missing }))?;
     } else {
-        print!("{}", text(&discovery));
+        say(&text(&discovery))?;
     }
     Ok(Exit::Good)
 }

@@ -1,12 +1,10 @@
 //! `conform list`, and which cases a selection means. Nothing here touches a driver.
 
-use std::io::Write as _;
-
 use conform_cases::case::Case;
 use conform_cases::profile::Profile;
 
 use super::args::{List, Selection};
-use super::{Exit, Outcome};
+use super::{Exit, Outcome, say, say_json};
 use crate::select::Filter;
 
 /// Cases selected, and the seed they were drawn with.
@@ -63,15 +61,11 @@ pub(super) fn select(s: &Selection) -> Result<Selected, String> {
 }
 
 pub(super) fn list(args: &List) -> Outcome {
-    let ids = select(&args.selection)?.cases.into_iter().map(|c| c.id());
-    let out = std::io::stdout().lock();
-    let mut out = std::io::BufWriter::new(out);
-    let written = if args.json {
-        let ids: Vec<String> = ids.collect();
-        serde_json::to_writer_pretty(&mut out, &ids).map_err(std::io::Error::from).and_then(|()| writeln!(out))
+    let ids: Vec<String> = select(&args.selection)?.cases.iter().map(Case::id).collect();
+    if args.json {
+        say_json(&ids)?;
     } else {
-        ids.into_iter().try_for_each(|id| writeln!(out, "{id}"))
-    };
-    written.and_then(|()| out.flush()).map_err(|e| format!("cannot write the list: {e}"))?;
+        say(&(ids.join("\n") + "\n"))?;
+    }
     Ok(Exit::Good)
 }

@@ -8,6 +8,7 @@ mod run;
 mod show;
 
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::process::ExitCode;
 
 use clap::Parser;
@@ -53,7 +54,6 @@ pub type Outcome = Result<Exit, String>;
 
 /// Runs the command line of this process.
 pub fn main() -> ExitCode {
-    reset_sigpipe_default();
     let raw: Vec<OsString> = std::env::args_os().collect();
     // The worker is no command for people, and must start without parsing anything else.
     if let [_, command, backend] = &raw[..]
@@ -88,7 +88,17 @@ pub fn main() -> ExitCode {
     }
 }
 
-/// `conform list | head` must end quietly. Writing to a closed pipe is an error here and a signal for other programs.
-fn reset_sigpipe_default() {
-    crate::worker::sys::default_sigpipe();
+/// Writes results to stdout. A reader that has gone away (`conform list | head`) wants no more and is no error.
+fn say(text: &str) -> Result<(), String> {
+    let mut out = std::io::stdout().lock();
+    match out.write_all(text.as_bytes()).and_then(|()| out.flush()) {
+        Err(e) if e.kind() != std::io::ErrorKind::BrokenPipe => Err(format!("cannot write to stdout: {e}")),
+        _ => Ok(()),
+    }
+}
+
+/// Writes JSON to stdout.
+fn say_json(value: &impl serde::Serialize) -> Result<(), String> {
+    let text = serde_json::to_string_pretty(value).map_err(|e| format!("cannot write JSON: {e}"))?;
+    say(&(text + "\n"))
 }

@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use conform_cases::case::Case;
 
 use super::args::Replay;
-use super::{Exit, Outcome, devices};
+use super::{Exit, Outcome, devices, say, say_json};
 use crate::report::failure::describe;
 use crate::result::{CaseResult, Verdict};
 use crate::run::{Event, Settings, run};
@@ -43,31 +43,24 @@ pub(super) fn replay(args: &Replay) -> Outcome {
         }
     }
     if args.json {
-        let text = serde_json::to_string_pretty(&results).map_err(|e| format!("cannot print the results: {e}"))?;
-        println!("{text}");
+        say_json(&results)?;
     } else {
-        results.iter().for_each(print);
+        say(&results.iter().map(text).collect::<String>())?;
     }
     Ok(exit(&results, wedged, missing, args.like.as_deref()))
 }
 
-fn print(r: &CaseResult) {
-    if r.verdict.is_bad() {
-        print!("{}", describe(r));
-        println!("  signature {}", r.signature().unwrap_or_default());
-        return;
+fn text(r: &CaseResult) -> String {
+    if let Some(signature) = r.signature() {
+        return format!("{}  signature {signature}\n", describe(r));
     }
-    println!("{} on {}", r.verdict.word().to_uppercase(), r.device);
-    println!("  case      {}", r.case);
-    if let Some(why) = &r.why {
-        println!("  why       {why}");
-    }
-    if let Some(m) = &r.metrics {
-        println!(
-            "  errors    ratio {:.3e}, NMSE {:.3e}; {} of {} elements exact",
-            m.ratio, m.nmse, m.exact, m.elements
-        );
-    }
+    let mut lines =
+        vec![format!("{} on {}", r.verdict.word().to_uppercase(), r.device), format!("  case      {}", r.case)];
+    lines.extend(r.why.iter().map(|why| format!("  why       {why}")));
+    lines.extend(r.metrics.iter().map(|m| {
+        format!("  errors    ratio {:.3e}, NMSE {:.3e}; {} of {} elements exact", m.ratio, m.nmse, m.exact, m.elements)
+    }));
+    lines.join("\n") + "\n"
 }
 
 fn exit(results: &[CaseResult], wedged: bool, missing: bool, like: Option<&str>) -> Exit {

@@ -10,8 +10,8 @@ use glob::Pattern;
 
 use super::args::Run;
 use super::list::{Selected, filters, seed, select};
-use super::{Exit, Outcome, devices};
-use crate::discover::Found;
+use super::{Exit, Outcome, devices, say, say_json};
+use crate::discover::{Discovery, Found};
 use crate::report::failure::describe;
 use crate::report::progress::Progress;
 use crate::report::record::{Recorder, RunHead};
@@ -34,7 +34,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let head = RunHead::new(args.selection.profile.word(), seed, texts, infos, &discovery);
     let recorder = args.out.as_ref().map(|dir| Recorder::create(dir, &head)).transpose()?;
     if !args.json {
-        print_head(args, &discovery, &found, total, seed);
+        say(&head_text(args, &discovery, &found, total, seed))?;
     }
     let settings = Settings {
         jobs: args.jobs.map_or(Settings::default().jobs, usize::from),
@@ -48,7 +48,7 @@ pub(super) fn run(args: &Run) -> Outcome {
         progress: Progress::new(total),
         recorder,
         json: args.json,
-        record_error: None,
+        error: None,
     };
     let (send, events) = mpsc::channel();
     thread::scope(|scope| {
@@ -59,18 +59,13 @@ pub(super) fn run(args: &Run) -> Outcome {
     listener.progress.finish();
     let summary = listener.summary;
     if args.json {
-        let text = serde_json::to_string_pretty(&summary).map_err(|e| format!("cannot print the summary: {e}"))?;
-        println!("{text}");
+        say_json(&summary)?;
     } else {
-        print!("\n{}", summary.text());
-        println!(
-            "{} cases in {:.1} s, {} unexpected results",
-            summary.cases,
-            started.elapsed().as_secs_f64(),
-            summary.unexpected
-        );
+        let time = started.elapsed().as_secs_f64();
+        let last = format!("{} cases in {time:.1} s, {} unexpected results", summary.cases, summary.unexpected);
+        say(&format!("\n{}{last}\n", summary.text()))?;
     }
-    if let Some(why) = listener.record_error {
+    if let Some(why) = listener.error {
         return Err(why);
     }
     Ok(exit(&summary, &globs, args))
@@ -93,15 +88,13 @@ fn selection(args: &Run) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Optio
     Ok((Box::new(cases.into_iter()), Some(total), seed))
 }
 
-fn print_head(args: &Run, all: &crate::discover::Discovery, found: &[Found], total: Option<u64>, seed: u64) {
+fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, seed: u64) -> String {
     let cases = total.map_or_else(|| "drawn cases".to_owned(), |n| format!("{n} cases"));
-    println!("profile {}, seed {seed}, {cases} on each of {} device(s)", args.selection.profile, found.len());
-    for f in found {
-        println!("  {}  {} ({})", f.info.key, f.info.name, f.info.driver);
-    }
-    for m in &all.missing {
-        println!("  no {}: {}", m.backend, m.why);
-    }
+    let profile = args.selection.profile;
+    let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", found.len())];
+    lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, f.info.driver)));
+    lines.extend(all.missing.iter().map(|m| format!("  no {}: {}", m.backend, m.why)));
+    lines.join("\n") + "\n"
 }
 
 /// Hears the events of a run and passes them to everyone who shows or keeps them.
@@ -110,7 +103,7 @@ struct Listener {
     progress: Progress,
     recorder: Option<Recorder>,
     json: bool,
-    record_error: Option<String>,
+    error: Option<String>,
 }
 
 impl Listener {
@@ -118,14 +111,17 @@ impl Listener {
         match event {
             Event::Result(result) => {
                 if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(&result)) {
-                    self.record_error.get_or_insert(e);
+                    self.error.get_or_insert(e);
                 }
                 let of_its_kind = self.summary.add(&result);
                 if result.is_unexpected() {
                     self.progress.unexpected();
                 }
                 if result.verdict.is_bad() && of_its_kind <= DESCRIBED && !self.json {
-                    self.progress.suspend(|| print!("\n{}", describe(&result)));
+                    let text = format!("\n{}", describe(&result));
+                    if let Err(e) = self.progress.suspend(|| say(&text)) {
+                        self.error.get_or_insert(e);
+                    }
                 }
                 for incident in &result.incidents {
                     self.progress.suspend(|| {

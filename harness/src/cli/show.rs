@@ -13,7 +13,7 @@ use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
 
 use super::args::Show;
-use super::{Exit, Outcome};
+use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
 
 /// Bounds are shown for a device that promises what ours do.
@@ -38,7 +38,7 @@ pub(super) fn show(args: &Show) -> Outcome {
     let cost = case.body().cost();
     let lines = case.body().describe(&prepared.inputs());
     if args.json {
-        let value = json!({
+        say_json(&json!({
             "case": case.id(),
             "group": case.group(),
             "plan": prepared.plan,
@@ -46,23 +46,19 @@ pub(super) fn show(args: &Show) -> Outcome {
             "input_elements": cost.input_elements,
             "description": lines,
             "files": files,
-        });
-        println!("{value:#}");
+        }))?;
         return Ok(Exit::Good);
     }
-    println!("case      {case}");
-    for t in &prepared.plan.tensors {
-        println!("{}", tensor_line(t));
-    }
-    for step in &prepared.plan.steps {
-        println!("step      {}", step_line(step, &prepared.plan.tensors));
-    }
-    println!("cost      {} operations, {} input elements", cost.operations, cost.input_elements);
+    let mut text = vec![format!("case      {case}")];
+    text.extend(prepared.plan.tensors.iter().map(tensor_line));
+    text.extend(prepared.plan.steps.iter().map(|s| format!("step      {}", step_line(s, &prepared.plan.tensors))));
+    text.push(format!("cost      {} operations, {} input elements", cost.operations, cost.input_elements));
     if let Some(model) = prepared.oracle().0.model(&DEVICE) {
-        println!("model     {} (on our own devices)", model.name);
+        text.push(format!("model     {} (on our own devices)", model.name));
     }
-    lines.iter().for_each(|l| println!("{l}"));
-    files.iter().for_each(|f| println!("wrote     {f}"));
+    text.extend(lines);
+    text.extend(files.iter().map(|f| format!("wrote     {f}")));
+    say(&(text.join("\n") + "\n"))?;
     Ok(Exit::Good)
 }
 

@@ -53,8 +53,8 @@ impl Progress {
     }
 
     /// Writes something without tearing the bar.
-    pub fn suspend(&self, write: impl FnOnce()) {
-        self.bar.suspend(write);
+    pub fn suspend<T>(&self, write: impl FnOnce() -> T) -> T {
+        self.bar.suspend(write)
     }
 
     /// Removes the bar.

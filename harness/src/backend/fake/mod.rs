@@ -10,7 +10,6 @@
 //! ```
 
 mod lies;
-mod memory;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -21,6 +20,7 @@ use std::time::Duration;
 
 use conform_cases::plan::{Plan, Role};
 
+use super::cpu::{CpuDevice, Stages};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 use crate::worker::sys;
 use lies::Output;
@@ -54,7 +54,7 @@ impl Driver for Fake {
 
     fn probe(&self) -> Probe {
         match RULES.as_ref() {
-            Ok(_) => Probe::Found(vec![describe(memory::Memory::default().info())]),
+            Ok(_) => Probe::Found(vec![describe(inner().info())]),
             Err(why) => Probe::Missing(why.clone()),
         }
     }
@@ -67,8 +67,13 @@ impl Driver for Fake {
         if rules.draw("", |b| matches!(b, Behaviour::RefuseOpen)).is_some() {
             return Err(DeviceError("the fake driver was told to refuse".into()));
         }
-        Ok(Box::new(FakeDevice::new(rules, Box::<memory::Memory>::default())))
+        Ok(Box::new(FakeDevice::new(rules, inner())))
     }
+}
+
+/// The correct device below: the embedded one.
+fn inner() -> Box<dyn Device> {
+    Box::new(CpuDevice::new(Stages::default()))
 }
 
 /// What [`serve`](crate::worker::serve()) should do to its reply.
