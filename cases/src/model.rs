@@ -143,9 +143,7 @@ impl Model {
 
 /// What decides which model applies to a step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arithmetic<'a> {
-    /// Backend of the device.
-    pub backend: &'a str,
+pub struct Arithmetic {
     /// Weight type.
     pub weights: ElemType,
     /// One token takes another path than many.
@@ -162,7 +160,7 @@ pub struct Arithmetic<'a> {
 ///   join the four groups.
 /// - everything else adds k products in order: one rounding for a product and at most k for its way through
 ///   the sum. A device may contract both into one, or add partial sums, which only saves roundings.
-pub fn of_device(a: &Arithmetic<'_>) -> Model {
+pub fn of_device(a: &Arithmetic) -> Model {
     let mut model = match (a.weights, a.tokens) {
         (ElemType::Mxfp4, 1) => Model { scales_sums: true, ..Model::f32("f32 sums, block scale last", 4 * 32, 40) },
         _ => Model::f32("f32 sums", 1, 1),
@@ -191,7 +189,7 @@ mod tests {
 
     #[test]
     fn the_path_decides() {
-        let a = |weights, tokens| of_device(&Arithmetic { backend: "cpu", weights, tokens, flushes: true });
+        let a = |weights, tokens| of_device(&Arithmetic { weights, tokens, flushes: true });
         assert!(a(ElemType::Mxfp4, 1).scales_sums);
         assert!(!a(ElemType::Mxfp4, 2).scales_sums);
         assert!(!a(ElemType::F16, 1).scales_sums);

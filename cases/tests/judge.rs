@@ -5,19 +5,16 @@
 
 use conform_cases::case::{Case, Inputs};
 use conform_cases::formats::{read_f32, read_i32};
-use conform_cases::judge::{Capabilities, Device, Execution, Judgement, POISONS, judge};
+use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
 use conform_cases::plan::{Layout, Order, Plan, Step};
 use conform_cases::profile::Profile;
 
-const OWN: Device<'static> = Device {
-    backend: "cpu",
-    capabilities: Capabilities {
-        own_kernels: true,
-        readable_inputs: true,
-        scratch_poison: true,
-        deterministic: true,
-        flushes_subnormals: false,
-    },
+const OWN: Capabilities = Capabilities {
+    own_kernels: true,
+    readable_inputs: true,
+    scratch_poison: true,
+    deterministic: true,
+    flushes_subnormals: false,
 };
 
 /// A case with the outputs of a plain implementation in both runs.

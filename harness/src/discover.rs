@@ -40,30 +40,31 @@ pub struct Discovery {
     pub missing: Vec<Missing>,
 }
 
-/// Asks every backend at once.
-///
-/// `launch` makes the command that starts a worker of a backend.
+/// Asks one backend. `launch` starts a worker of it.
+pub fn ask(backend: &str, launch: Launch) -> Result<Vec<Found>, Missing> {
+    let missing = |why| Err(Missing { backend: backend.to_owned(), why });
+    match Worker::probe(&launch, PROBE_DEADLINE) {
+        Ok(Probe::Found(devices)) => {
+            Ok(devices.into_iter().map(|info| Found { info, launch: launch.clone() }).collect())
+        }
+        Ok(Probe::Missing(why)) => missing(why),
+        Err(e) => missing(e.to_string()),
+    }
+}
+
+/// Asks every backend at once. `launch` makes the command that starts a worker of a backend.
 pub fn discover(launch: &(impl Fn(&str) -> Launch + Sync)) -> Discovery {
-    let probe = |backend: &'static str| {
-        let launch = launch(backend);
-        let probe = Worker::probe(&launch, PROBE_DEADLINE).unwrap_or_else(|e| Probe::Missing(e.to_string()));
-        (backend, launch, probe)
-    };
-    let answers = thread::scope(|scope| {
-        let asked: Vec<_> = backend::names().into_iter().map(|b| (b, scope.spawn(move || probe(b)))).collect();
-        let answer = |(backend, thread): (&'static str, thread::ScopedJoinHandle<'_, _>)| {
-            let lost = |_| (backend, launch(backend), Probe::Missing("the thread that asked it died".to_owned()));
-            thread.join().unwrap_or_else(lost)
-        };
-        asked.into_iter().map(answer).collect::<Vec<_>>()
+    let answers: Vec<_> = thread::scope(|scope| {
+        let asked = backend::names().into_iter().map(|b| scope.spawn(move || ask(b, launch(b))));
+        let asked: Vec<_> = asked.collect();
+        // A thread that panicked has said why on stderr; its backend is then neither found nor missing.
+        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
     });
     let mut discovery = Discovery::default();
-    for (backend, launch, probe) in answers {
-        match probe {
-            Probe::Found(devices) => {
-                discovery.found.extend(devices.into_iter().map(|info| Found { info, launch: launch.clone() }));
-            }
-            Probe::Missing(why) => discovery.missing.push(Missing { backend: backend.to_owned(), why }),
+    for answer in answers {
+        match answer {
+            Ok(found) => discovery.found.extend(found),
+            Err(missing) => discovery.missing.push(missing),
         }
     }
     discovery

@@ -1,1 +1,124 @@
-fn main() {}
+//! Conformance trials for `cargo test`: one per device slot and group of cases.
+//!
+//! Names come from a fixed table, so listing touches no driver and names never change. The device of a trial is looked
+//! for when the trial runs; one that is absent is ignored with the reason, unless `CONFORM_REQUIRE` names its slot.
+//! Settings come from the environment (libtest refuses flags it does not know): `CONFORM_PROFILE`, `CONFORM_SEED`,
+//! `CONFORM_DEVICE`, `CONFORM_REQUIRE`.
+
+use std::collections::BTreeMap;
+use std::sync::{Mutex, PoisonError, mpsc};
+
+use conform_cases::case::{Case, OPS};
+use conform_cases::profile::Profile;
+use conform_harness::discover::{Found, ask};
+use conform_harness::report::failure::describe;
+use conform_harness::result::Verdict;
+use conform_harness::run::{Event, Settings, run};
+use conform_harness::worker::Launch;
+use glob::Pattern;
+use libtest_mimic::{Arguments, Completion, Failed, Trial};
+
+/// A place for devices in the names of trials.
+struct Slot {
+    name: &'static str,
+    backend: &'static str,
+    holds: fn(&str) -> bool,
+}
+
+const SLOTS: [Slot; 4] = [
+    Slot { name: "cpu", backend: "cpu", holds: |key| key == "cpu" },
+    Slot { name: "opencl-pocl", backend: "opencl", holds: |key| key.starts_with("opencl-pocl-") },
+    Slot { name: "opencl-rusticl", backend: "opencl", holds: |key| key.starts_with("opencl-rusticl-") },
+    // Whatever else there is: usually a vendor's driver for a GPU.
+    Slot {
+        name: "opencl-other",
+        backend: "opencl",
+        holds: |key| !key.starts_with("opencl-pocl-") && !key.starts_with("opencl-rusticl-"),
+    },
+];
+
+/// Failures that one trial prints in full.
+const SHOWN: usize = 3;
+
+fn main() {
+    let args = Arguments::from_args();
+    let groups = OPS.iter().flat_map(|op| op.groups.iter().map(move |g| format!("{}/{g}", op.name)));
+    let trials = groups.flat_map(|group| {
+        SLOTS.iter().map(move |slot| {
+            let (name, group) = (format!("{}/{group}", slot.name), group.clone());
+            Trial::ignorable_test(name, move || trial(slot, &group))
+        })
+    });
+    libtest_mimic::run(&args, trials.collect()).exit();
+}
+
+/// A variable of the environment, parsed; the error names it.
+fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, default: T) -> Result<T, Failed> {
+    match std::env::var(name) {
+        Ok(text) => text.parse().map_err(|e| format!("{name}={text}: {e}").into()),
+        Err(_) => Ok(default),
+    }
+}
+
+fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
+    let required = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
+    let absent = |why: String| {
+        if required.split(',').any(|r| r == slot.name) {
+            return Err(Failed::from(format!("{} is required here: {why}", slot.name)));
+        }
+        Ok(Completion::ignored_with(why))
+    };
+    let wanted: Pattern = setting("CONFORM_DEVICE", Pattern::new("*")?)?;
+    let found = match devices(slot.backend) {
+        Ok(found) => found,
+        Err(why) => return absent(why),
+    };
+    let of_slot: Vec<Found> = found.into_iter().filter(|f| (slot.holds)(&f.info.key)).collect();
+    if of_slot.is_empty() {
+        return absent(format!("{} has no such device", slot.backend));
+    }
+    let devices: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
+    if devices.is_empty() {
+        return Ok(Completion::ignored_with(format!("CONFORM_DEVICE={wanted} selects none of it")));
+    }
+    judge(devices, group)
+}
+
+/// The devices of a backend, asked for once per process.
+fn devices(backend: &str) -> Result<Vec<Found>, String> {
+    static ASKED: Mutex<BTreeMap<String, Result<Vec<Found>, String>>> = Mutex::new(BTreeMap::new());
+    let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
+    let launch = || Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
+    asked.entry(backend.to_owned()).or_insert_with(|| ask(backend, launch()).map_err(|m| m.why)).clone()
+}
+
+fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
+    let profile: Profile = setting("CONFORM_PROFILE", Profile::Smoke)?;
+    let seed = setting("CONFORM_SEED", Profile::FIXED_SEED)?;
+    let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
+    let (send, events) = mpsc::channel();
+    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send);
+    drop(send);
+    let (mut judged, mut bad, mut texts) = (0, 0, Vec::new());
+    for event in events {
+        match event {
+            Event::Result(r) => {
+                judged += usize::from(r.verdict == Verdict::Pass);
+                bad += usize::from(r.is_unexpected());
+                if r.is_unexpected() && texts.len() < SHOWN {
+                    texts.push(describe(&r));
+                }
+            }
+            Event::Lost { why, .. } | Event::Skipped { why, .. } => {
+                bad += 1;
+                texts.push(why);
+            }
+            Event::CaseDone => {}
+        }
+    }
+    match (bad, judged) {
+        (0, 0) => Err("no case of the group was judged".into()),
+        (0, _) => Ok(Completion::Completed),
+        _ => Err(format!("{bad} unexpected results; the first:\n{}", texts.join("\n")).into()),
+    }
+}

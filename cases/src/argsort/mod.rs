@@ -15,7 +15,7 @@ use crate::formats::{ElemType, read_f32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::judge::permutation::judge_sort;
 use crate::judge::values::{Class, Expected};
-use crate::judge::{Device, Findings, Oracle};
+use crate::judge::{Capabilities, Findings, Oracle};
 use crate::model::Model;
 use crate::plan::{Order, Role, Step, Tensor};
 
@@ -214,16 +214,16 @@ impl Oracle for ArgsortOracle {
         OUT
     }
 
-    fn model(&self, _: &Device<'_>) -> Option<Model> {
+    fn model(&self, _: &Capabilities) -> Option<Model> {
         None
     }
 
-    fn judge(&self, _: &Device<'_>, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
         judge_sort(&self.keys, self.cols, self.order, output, poison)
     }
 
     /// One right answer; where keys tie it is not the only one. NaN sorts by its bits, as a total order has it.
-    fn expected(&self, _: &Device<'_>) -> Vec<Expected> {
+    fn expected(&self, _: &Capabilities) -> Vec<Expected> {
         let sorted = |keys: &[f32]| {
             let mut indices: Vec<usize> = (0..keys.len()).collect();
             indices.sort_by(|a, b| match self.order {

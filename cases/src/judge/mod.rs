@@ -31,15 +31,6 @@ pub struct Capabilities {
     pub flushes_subnormals: bool,
 }
 
-/// The device that is being judged.
-#[derive(Clone, Copy, Debug)]
-pub struct Device<'a> {
-    /// Its backend.
-    pub backend: &'a str,
-    /// What it can be asked.
-    pub capabilities: Capabilities,
-}
-
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload
 /// that no arithmetic produces, as i32 they are no index.
 pub const POISONS: [u32; 2] = [0xffc0_dea5, 0x7fd1_5ea5];
@@ -50,13 +41,13 @@ pub trait Oracle: Send + Sync {
     fn output(&self) -> usize;
 
     /// The precision model that applies, where values are approximate.
-    fn model(&self, device: &Device<'_>) -> Option<Model>;
+    fn model(&self, device: &Capabilities) -> Option<Model>;
 
     /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
-    fn judge(&self, device: &Device<'_>, output: &[u8], poison: u32) -> Findings;
+    fn judge(&self, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
 
     /// Value, bound and class of every element, for dumps.
-    fn expected(&self, device: &Device<'_>) -> Vec<Expected>;
+    fn expected(&self, device: &Capabilities) -> Vec<Expected>;
 }
 
 /// What an oracle found.
@@ -202,7 +193,7 @@ pub struct Execution<'a> {
 }
 
 /// Judges one execution of a case with its two runs.
-pub fn judge(case: &Case, device: &Device<'_>, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
+pub fn judge(case: &Case, device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
     let runs = outputs(execution, oracle.output());
     let mut findings = oracle.judge(device, runs[0], POISONS[0]);
     let repeat = repeat_check(device, &runs);
@@ -216,7 +207,7 @@ pub fn judge(case: &Case, device: &Device<'_>, oracle: &dyn Oracle, execution: &
     let mut checks = findings.checks;
     checks.push(inputs_check(device, execution));
     checks.push(match repeat.status {
-        Status::Failed(f) if !device.capabilities.deterministic => Check::not_possible(
+        Status::Failed(f) if !device.deterministic => Check::not_possible(
             "repeat",
             format!("the device does not promise equal bits, and they differ: {}", f.what),
         ),
@@ -242,7 +233,7 @@ fn outputs<'a>(e: &Execution<'a>, output: usize) -> Vec<&'a [u8]> {
 }
 
 /// Both runs must leave the same bits, elements that neither wrote apart.
-fn repeat_check(device: &Device<'_>, runs: &[&[u8]]) -> Check {
+fn repeat_check(device: &Capabilities, runs: &[&[u8]]) -> Check {
     let [first, second] = runs else {
         return Check::not_possible("repeat", "the case was run once");
     };
@@ -253,7 +244,7 @@ fn repeat_check(device: &Device<'_>, runs: &[&[u8]]) -> Check {
         |(i, (a, b)): (usize, (&u32, &u32))| (a != b && (*a, *b) != (POISONS[0], POISONS[1])).then_some((i, *a, *b));
     let different: Vec<_> = a.iter().zip(&b).enumerate().filter_map(differs).collect();
     let Some((at, a, b)) = different.first() else { return Check::passed("repeat") };
-    let scratch = if device.capabilities.scratch_poison { ", scratch memory refilled between them" } else { "" };
+    let scratch = if device.scratch_poison { ", scratch memory refilled between them" } else { "" };
     let what = format!(
         "{} of {} elements differ between two runs on the same inputs{scratch}",
         different.len(),
@@ -266,9 +257,9 @@ fn repeat_check(device: &Device<'_>, runs: &[&[u8]]) -> Check {
 }
 
 /// Inputs, margins included, must read back as they were written.
-fn inputs_check(device: &Device<'_>, e: &Execution<'_>) -> Check {
+fn inputs_check(device: &Capabilities, e: &Execution<'_>) -> Check {
     const NAME: &str = "inputs";
-    if !device.capabilities.readable_inputs {
+    if !device.readable_inputs {
         return Check::not_possible(NAME, "the device's inputs can't be read back");
     }
     for (i, t) in e.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {

@@ -257,7 +257,7 @@ mod tests {
     use crate::model::{Arithmetic, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
-        let model = of_device(&Arithmetic { backend: "cpu", weights: ElemType::F32, tokens: 2, flushes: false });
+        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }

@@ -111,7 +111,7 @@ fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
         Data::Huge => log_uniform(word, 30, 60),
         // All subnormal f16 patterns; f32 from the subnormals to where products vanish.
         Data::Tiny if is_f16 => sign(word) * (word >> 54) as f64 * power_of_two(-24),
-        Data::Tiny => log_uniform(word, -149, -60),
+        Data::Tiny => log_uniform(word, -149, -30),
         Data::Const => CONST,
         Data::Scales if is_f16 => finite_f16(word).to_f64(),
         Data::Scales => log_uniform(word, -40, 40),
@@ -185,7 +185,7 @@ fn mxfp4_scale_byte(case: &MulMatId, word: u64, expert: usize, row: usize) -> u8
         Data::Narrow => 128,
         Data::Heavy => between(118, 135),
         Data::Huge => between(157, 187),
-        Data::Tiny => between(0, 40),
+        Data::Tiny => between(10, 100),
         Data::Const => 126,
         // A row keeps to one scale, so that a large one does not hide the small ones: rows and experts
         // walk through all finite codes. One block in eight has any code.
@@ -213,7 +213,7 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
             Data::Uniform => uniform(word),
             Data::Heavy => heavy(word),
             Data::Huge => log_uniform(word, 20, 48),
-            Data::Tiny => log_uniform(word, -149, -60),
+            Data::Tiny => log_uniform(word, -149, -30),
             Data::Const => CONST,
             Data::Zeros if stream.at(1).one_in((i / ACTIVATION_BLOCK) as u64, 2) => 0.0,
             Data::Special if special && i == special_at => special_value(stream.at(0).word(2)),

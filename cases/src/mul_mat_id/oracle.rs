@@ -18,7 +18,7 @@ use super::{IDS, MulMatId, OUT, WEIGHTS, X};
 use crate::case::Inputs;
 use crate::formats::{ElemType, mxfp4_scale, read_f32, read_i32};
 use crate::judge::values::{Class, Expected, Place, judge_values};
-use crate::judge::{Device, Findings, Oracle};
+use crate::judge::{Capabilities, Findings, Oracle};
 use crate::model::{Arithmetic, Model, of_device};
 
 /// y, S and R² of one output element.
@@ -127,13 +127,8 @@ impl MulMatIdOracle {
         Place(vec![("token", token as i64), ("slot", slot as i64), ("row", row as i64), ("expert", expert)])
     }
 
-    fn model(&self, device: &Device<'_>) -> Model {
-        of_device(&Arithmetic {
-            backend: device.backend,
-            weights: self.case.w,
-            tokens: self.case.n,
-            flushes: device.capabilities.flushes_subnormals,
-        })
+    fn model(&self, device: &Capabilities) -> Model {
+        of_device(&Arithmetic { weights: self.case.w, tokens: self.case.n, flushes: device.flushes_subnormals })
     }
 }
 
@@ -142,17 +137,17 @@ impl Oracle for MulMatIdOracle {
         OUT
     }
 
-    fn model(&self, device: &Device<'_>) -> Option<Model> {
+    fn model(&self, device: &Capabilities) -> Option<Model> {
         Some(MulMatIdOracle::model(self, device))
     }
 
-    fn judge(&self, device: &Device<'_>, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
         let model = MulMatIdOracle::model(self, device);
         let expected = |i: usize| self.expected(&model, i / self.case.m, i % self.case.m);
         judge_values(&model, expected, |i| self.place(i), output, poison)
     }
 
-    fn expected(&self, device: &Device<'_>) -> Vec<Expected> {
+    fn expected(&self, device: &Capabilities) -> Vec<Expected> {
         let model = MulMatIdOracle::model(self, device);
         (0..self.elements.len()).map(|i| self.expected(&model, i / self.case.m, i % self.case.m)).collect()
     }
@@ -328,7 +323,7 @@ mod tests {
     /// Bounds of a row worked out by hand: k 4, w = 1, x = 1.
     #[test]
     fn bound_by_hand() {
-        let model = of_device(&Arithmetic { backend: "cpu", weights: ElemType::F32, tokens: 2, flushes: false });
+        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
         let ones = row_sums(&[1.0; 4]);
         let got = bound(&model, 4, false, 4.0, 4.0, 2.0, &ones, &ones);
         // N = 5: A = 5·4·2^-24, 2^-24·|y| = 4·2^-24, N·η = 5·2^-149.
@@ -342,7 +337,7 @@ mod tests {
     #[test]
     fn f16_operands_widen_the_bound_and_limit_exactness() {
         use crate::model::Conversion;
-        let mut model = of_device(&Arithmetic { backend: "cpu", weights: ElemType::F32, tokens: 2, flushes: false });
+        let mut model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
         let (w, x) = (row_sums(&[2049.0]), row_sums(&[1.0]));
         assert!(is_exact(&model, 2049.0, &w, &x));
         let plain = bound(&model, 1, false, 2049.0, 2049.0, 2049.0, &w, &x);

@@ -6,8 +6,8 @@ use std::path::Path;
 
 use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
-use conform_cases::judge::{Capabilities, Device};
 use conform_cases::plan::{Role, Step, Tensor};
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
@@ -17,15 +17,12 @@ use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
 
 /// Bounds are shown for a device that promises what ours do.
-const DEVICE: Device<'static> = Device {
-    backend: "cpu",
-    capabilities: Capabilities {
-        own_kernels: true,
-        readable_inputs: true,
-        scratch_poison: true,
-        deterministic: true,
-        flushes_subnormals: false,
-    },
+const DEVICE: Capabilities = Capabilities {
+    own_kernels: true,
+    readable_inputs: true,
+    scratch_poison: true,
+    deterministic: true,
+    flushes_subnormals: false,
 };
 
 pub(super) fn show(args: &Show) -> Outcome {

@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
 use conform_cases::cost::Cost;
-use conform_cases::judge::{Check, Device, Execution, Failure, POISONS, judge};
+use conform_cases::judge::{Check, Execution, Failure, POISONS, judge};
 
 use super::{Event, Prepared, Settings, Slot};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
@@ -174,14 +174,13 @@ fn judge_bytes(slot: &Slot, prepared: &Prepared, results: &Shared) -> CaseResult
     let info = &slot.found.info;
     let (oracle, oracle_time) = prepared.oracle();
     let started = Instant::now();
-    let device = Device { backend: &info.backend, capabilities: info.capabilities };
     let execution = Execution {
         plan: &prepared.plan,
         layout: &prepared.layout,
         inputs: prepared.inputs.bytes(),
         results: results.bytes(),
     };
-    let mut judgement = judge(&prepared.case, &device, oracle, &execution);
+    let mut judgement = judge(&prepared.case, &info.capabilities, oracle, &execution);
     judgement.checks.insert(0, Check::passed("support"));
     let mut result = CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Pass, None).judged(judgement);
     result.times.oracle = micros(oracle_time);
