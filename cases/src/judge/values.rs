@@ -75,15 +75,13 @@ impl Bad {
     ) -> Option<Failure> {
         let worst = self.wrong.get(self.worst.0)?;
         let e = expected(worst.element);
+        let error = (f64::from(worst.got) - e.value).abs();
         let allowed = match e.class {
-            Class::Exact => "exactly".to_owned(),
-            Class::Finite => format!(
-                "± {:.3e} (error {:.3e}, {:.3e} of it)",
-                e.bound,
-                (f64::from(worst.got) - e.value).abs(),
-                self.worst.1
-            ),
-            _ => "as a class".to_owned(),
+            Class::Exact => format!(", allowed ± 0, error {error:.3e}"),
+            Class::Finite if error.is_finite() => {
+                format!(", allowed ± {:.3e}, error {error:.3e} ({:.3e} times allowed)", e.bound, error / e.bound)
+            }
+            _ => String::new(),
         };
         let want = match e.class {
             Class::Untouched => "untouched".to_owned(),
@@ -92,7 +90,7 @@ impl Bad {
         Some(Failure {
             what: format!("{} of {of} elements {what}", self.wrong.len()),
             worst: Some(format!(
-                "{}: expected {want}, got {}, allowed {allowed}",
+                "{}: expected {want}, got {}{allowed}",
                 place(worst.element),
                 number(f64::from(worst.got))
             )),
@@ -330,7 +328,9 @@ mod tests {
         assert_eq!(failure.what, "2 of 2 elements are beyond their bound");
         assert_eq!(
             failure.worst.as_deref(),
-            Some("row 1: expected 2.000000000, got 3.000000000, allowed ± 1.000e-1 (error 1.000e0, 1.000e1 of it)")
+            Some(
+                "row 1: expected 2.000000000, got 3.000000000, allowed ± 1.000e-1, error 1.000e0 (1.000e1 times allowed)"
+            )
         );
     }
 }
