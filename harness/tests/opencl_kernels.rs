@@ -278,6 +278,58 @@ fn mxfp4_scale_bytes() {
     }
 }
 
+/// With one sign everywhere, an infinite scale would give infinity where NaN is due.
+#[test]
+fn scale_byte_255_is_nan() {
+    let Some(mut device) = device() else { return };
+    for tokens in [1, 2] {
+        let spec = Spec { tokens, k: 32, ..Spec::default() };
+        let plan = spec.plan();
+        let mut inputs: Vec<_> = (0..OUT).map(|i| spec.bytes(&plan.tensors[i], i as u64)).collect();
+        inputs[W].chunks_exact_mut(17).for_each(|b| ElemType::Mxfp4.encode_block(255, &[2; 32], b));
+        inputs[X].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
+        device.load(&plan).unwrap();
+        write_all(&mut *device, &inputs);
+        let bytes = run(&mut *device, &plan, OUT);
+        // The poison is a NaN as well.
+        assert!(read_f32(&bytes).all(|v| v.is_nan() && v.to_bits() != POISON), "{tokens} tokens");
+    }
+}
+
+/// Router, then two layers over its ids: all at once, step by step, and step by step in memory that was used before.
+#[test]
+fn steps_in_sequence() {
+    let Some(mut device) = device() else { return };
+    let spec = Spec { used: 5, tokens: 9, ..Spec::default() };
+    let mut plan = spec.plan();
+    let logits = Tensor::whole("logits", ElemType::F32, [5, 9, 1, 1], Role::Input);
+    let second = Tensor { name: "second".to_owned(), ..plan.tensors[OUT].clone() };
+    plan.tensors.extend([logits, second]);
+    plan.tensors[IDS].role = Role::Output;
+    plan.steps = vec![
+        Step::Argsort { x: 4, out: IDS, order: Order::Desc },
+        Step::MulMatId { weights: W, x: X, ids: IDS, out: OUT },
+        Step::MulMatId { weights: W, x: X, ids: IDS, out: 5 },
+    ];
+    let inputs = [W, X, 4].map(|i| (i, spec.bytes(&plan.tensors[i], i as u64)));
+    device.load(&plan).unwrap();
+    inputs.iter().for_each(|(i, bytes)| device.write(*i, 0, bytes).unwrap());
+    let first = run(&mut *device, &plan, OUT);
+    let mut ids = vec![0; plan.tensors[IDS].parent_bytes()];
+    device.read(IDS, 0, &mut ids).unwrap();
+    compare(&spec, &plan, &[inputs[0].1.clone(), inputs[1].1.clone(), ids], &first, "sequence");
+    let mut again = vec![0; first.len()];
+    for step in 0..3 {
+        device.poison_scratch(step as u32).unwrap();
+        device.run(step..step + 1).unwrap();
+    }
+    for out in [OUT, 5] {
+        device.read(out, 0, &mut again).unwrap();
+        assert!(again == first, "tensor {out} differs between whole and single steps");
+    }
+    assert!(device.run(2..4).is_err() && device.run(0..0).is_ok());
+}
+
 #[test]
 fn infinite_activations_follow_ieee() {
     let Some(mut device) = device() else { return };
@@ -366,6 +418,8 @@ fn check_sort(device: &mut dyn Device, shape: [usize; 4], margins: bool, order: 
             if order == Order::Asc { a <= b } else { a >= b }
         };
         assert!(nan || got.windows(2).all(monotone), "{shape:?} {order:?}: row {at:?} is not sorted");
+        let ties_in_order = |w: &[usize]| values[w[0]].to_bits() != values[w[1]].to_bits() || w[0] < w[1];
+        assert!(got.windows(2).all(ties_in_order), "{shape:?} {order:?}: row {at:?} has ties out of order");
     }
     device.poison_scratch(0).unwrap();
     assert!(run(device, &plan, 1) == sorted, "{shape:?}: poisoned scratch changes the result");

@@ -4,10 +4,10 @@
 //! device, says so in [`Probe::Missing`]. A device's key is `opencl-`, a short
 //! name of its platform, `-` and its position there: `opencl-pocl-0`.
 //!
-//! [`program`] holds the kernel sources and compiles each file at
-//! [`open`](Driver::open); [`runtime`] owns context, queue and memory;
-//! [`weights`], [`mul_mat_id`] and [`argsort`] are one concern each, and
-//! [`device`] puts them together. Options for the kernel compiler may be added
+//! `program` holds the kernel sources and compiles each file at
+//! [`open`](Driver::open); `runtime` owns context, queue and memory;
+//! `weights`, `mul_mat_id` and `argsort` are one concern each, and
+//! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
 //! Arithmetic is f32 throughout, without contraction; the order of products and
