@@ -92,9 +92,18 @@ fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, s
     let cases = total.map_or_else(|| "drawn cases".to_owned(), |n| format!("{n} cases"));
     let profile = args.selection.profile;
     let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", found.len())];
-    lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, f.info.driver)));
+    lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, short(&f.info.driver))));
     lines.extend(all.missing.iter().map(|m| format!("  no {}: {}", m.backend, m.why)));
     lines.join("\n") + "\n"
+}
+
+/// The start of a driver's description; `devices` and run.json have all of it.
+fn short(text: &str) -> String {
+    const SHOWN: usize = 40;
+    match text.char_indices().nth(SHOWN) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
+    }
 }
 
 /// Hears the events of a run and passes them to everyone who shows or keeps them.
