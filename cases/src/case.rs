@@ -41,6 +41,9 @@ pub trait CaseType: fmt::Debug + Send + Sync {
     /// The name of the group of cases this one is run with under `cargo test`, below the op.
     fn group(&self) -> &'static str;
 
+    /// A word for the kind of shape: which of a backend's paths it usually takes.
+    fn shape_class(&self) -> &'static str;
+
     /// False where the op's contract does not bind foreign devices: there a failure is reported without gating.
     fn binds_foreign_devices(&self) -> bool;
 

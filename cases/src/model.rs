@@ -155,15 +155,15 @@ pub struct Arithmetic {
 /// The model of a device's expert matmul.
 ///
 /// Our own kernels, counted from their code:
-/// - `gemv` (one token, mxfp4): 32 products and their sum in one block (32 roundings after the first product),
-///   one for the scale, one addition per block of a lane group's share (every fourth block), three or four to
-///   join the four groups.
-/// - everything else adds k products in order: one rounding for a product and at most k for its way through
-///   the sum. A device may contract both into one, or add partial sums, which only saves roundings.
+/// - `gemv` (one token, mxfp4): one product and 31 additions in a block, one rounding where the scaled sum is
+///   subnormal, one addition per further block of a lane group's share (every fourth block), three to join the
+///   groups: ⌈k/128⌉ + 35 at most.
+/// - everything else adds k products in order: one rounding for a product and k − 1 for the additions. A device that
+///   contracts both, or adds partial sums, only saves roundings.
 pub fn of_device(a: &Arithmetic) -> Model {
     let mut model = match (a.weights, a.tokens) {
-        (ElemType::Mxfp4, 1) => Model { scales_sums: true, ..Model::f32("f32 sums, block scale last", 4 * 32, 40) },
-        _ => Model::f32("f32 sums", 1, 1),
+        (ElemType::Mxfp4, 1) => Model { scales_sums: true, ..Model::f32("f32 sums, block scale last", 4 * 32, 35) },
+        _ => Model::f32("f32 sums", 1, 0),
     };
     model.flushes = a.flushes;
     model

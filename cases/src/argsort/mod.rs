@@ -180,6 +180,11 @@ impl CaseType for Argsort {
         }
     }
 
+    /// Rows beyond a usual work-group need another kernel.
+    fn shape_class(&self) -> &'static str {
+        if self.cols <= 1024 { "short-rows" } else { "long-rows" }
+    }
+
     fn binds_foreign_devices(&self) -> bool {
         self.keys != Keys::Nan
     }

@@ -281,6 +281,10 @@ impl CaseType for MulMatId {
         self.w.name()
     }
 
+    fn shape_class(&self) -> &'static str {
+        if self.n == 1 { "one-token" } else { "many-tokens" }
+    }
+
     fn binds_foreign_devices(&self) -> bool {
         !matches!(self.route, Route::Repeat | Route::Same | Route::Out) && self.data != Data::Special
     }

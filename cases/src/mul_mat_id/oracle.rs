@@ -326,12 +326,12 @@ mod tests {
         let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
         let ones = row_sums(&[1.0; 4]);
         let got = bound(&model, 4, false, 4.0, 4.0, 2.0, &ones, &ones);
-        // N = 5: A = 5·4·2^-24, 2^-24·|y| = 4·2^-24, N·η = 5·2^-149.
-        approx::assert_relative_eq!(got, 24.0 * 2f64.powi(-24) + 5.0 * 2f64.powi(-149), max_relative = 1e-12);
-        // The probabilistic form takes the smaller term, here still the certain one: 13·√5·2 > 20.
+        // N = 4: A = 4·4·2^-24, 2^-24·|y| = 4·2^-24, N·η = 4·2^-149.
+        approx::assert_relative_eq!(got, 20.0 * 2f64.powi(-24) + 4.0 * 2f64.powi(-149), max_relative = 1e-12);
+        // The probabilistic form takes the smaller term, here still the certain one: 13·√4·2 > 16.
         assert_eq!(bound(&model, 4, true, 4.0, 4.0, 2.0, &ones, &ones), got);
         let wide = bound(&model, 4000, true, 0.0, 4000.0, 4000f64.sqrt(), &ones, &ones);
-        approx::assert_relative_eq!(wide, 13.0 * 2f64.powi(-24) * (4001.0f64 * 4000.0).sqrt(), max_relative = 1e-9);
+        approx::assert_relative_eq!(wide, 13.0 * 2f64.powi(-24) * 4000.0, max_relative = 1e-9);
     }
 
     #[test]

@@ -96,8 +96,8 @@ mod tests {
         use Verdict::*;
         assert_eq!(code(&[Pass], false, false, None), Exit::Good);
         assert_eq!(code(&[Pass, Fail], false, false, None), Exit::Unexpected);
-        assert_eq!(code(&[Crash], false, false, Some("argsort/c=3:crash")), Exit::Unexpected);
-        assert_eq!(code(&[Timeout], false, false, Some("argsort/c=3:crash")), Exit::Untestable);
+        assert_eq!(code(&[Crash], false, false, Some("argsort/asc:short-rows:crash")), Exit::Unexpected);
+        assert_eq!(code(&[Timeout], false, false, Some("argsort/asc:short-rows:crash")), Exit::Untestable);
         assert_eq!(code(&[Unsupported], false, false, None), Exit::Untestable);
         assert_eq!(code(&[Inconclusive], false, false, None), Exit::Untestable);
         assert_eq!(code(&[], false, true, None), Exit::Untestable);

@@ -291,10 +291,10 @@ mod tests {
         s.add(&CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Pass, None));
         assert_eq!(s.unexpected, 3);
         assert_eq!(s.judged("cpu"), 4);
-        let group = &s.groups["cpu"]["mul_mat_id/w=f32:values"];
+        let group = &s.groups["cpu"]["mul_mat_id/f32:many-tokens:values"];
         assert_eq!(group.count, 3);
         assert!(group.smallest.contains(",n=3,"));
         let text = s.text();
-        assert!(text.contains("3 × mul_mat_id/w=f32:values"), "{text}");
+        assert!(text.contains("3 × mul_mat_id/f32:many-tokens:values"), "{text}");
     }
 }
