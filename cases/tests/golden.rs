@@ -3,10 +3,11 @@
 
 use std::fmt::Write as _;
 
-use conform_cases::case::{Case, Inputs};
+use conform_cases::case::Case;
 use conform_cases::formats::ElemType;
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
+use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
 

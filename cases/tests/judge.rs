@@ -3,9 +3,10 @@
 //! whole tensor misses among them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use conform_cases::case::{Case, Inputs};
+use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
+use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Order, Plan, Step};
 use conform_cases::profile::Profile;
 
@@ -58,7 +59,7 @@ impl Bench {
         let oracle = self.case.body().oracle(&Inputs::new(&self.plan, &self.layout, &self.inputs));
         let execution =
             Execution { plan: &self.plan, layout: &self.layout, inputs: &self.inputs, results: &self.results };
-        judge(&self.case, &OWN, &*oracle, &execution)
+        judge(&OWN, &*oracle, &execution)
     }
 
     fn failed(&self) -> Vec<String> {

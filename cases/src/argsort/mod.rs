@@ -9,7 +9,6 @@ mod draw;
 
 use std::sync::Arc;
 
-use crate::case::{CaseType, Inputs, Op};
 use crate::cost::Cost;
 use crate::formats::{ElemType, read_f32};
 use crate::id::{Margins, Reader, Writer, words};
@@ -17,6 +16,7 @@ use crate::judge::permutation::judge_sort;
 use crate::judge::values::{Class, Expected};
 use crate::judge::{Capabilities, Findings, Oracle};
 use crate::model::Model;
+use crate::op::{CaseType, Inputs, Op};
 use crate::plan::{Order, Role, Step, Tensor};
 
 /// The op's entry in the registry.

@@ -10,7 +10,6 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::case::Case;
 use crate::model::Model;
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
@@ -193,7 +192,7 @@ pub struct Execution<'a> {
 }
 
 /// Judges one execution of a case with its two runs.
-pub fn judge(case: &Case, device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
+pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
     let runs = outputs(execution, oracle.output());
     let mut findings = oracle.judge(device, runs[0], POISONS[0]);
     let repeat = repeat_check(device, &runs);
@@ -222,7 +221,6 @@ pub fn judge(case: &Case, device: &Capabilities, oracle: &dyn Oracle, execution:
         }
     });
     let inconclusive = inconclusive.filter(|_| checks.iter().all(|c| c.failure().is_none()));
-    debug_assert!(case.id() == execution.plan.case);
     Judgement { checks, metrics: findings.metrics, inconclusive }
 }
 

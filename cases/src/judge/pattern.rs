@@ -1,8 +1,20 @@
 //! What wrong elements have in common: one row, one expert, everything, a constant factor.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use super::values::Place;
+/// Coordinates of an element, each with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place(pub Vec<(&'static str, i64)>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (axis, at)) in self.0.iter().enumerate() {
+            write!(f, "{}{axis} {at}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
 
 /// A wrong element.
 #[derive(Clone, Copy, Debug)]

@@ -1,8 +1,6 @@
 //! Judging approximate values, element by element.
 
-use std::fmt;
-
-use super::pattern::{self, Wrong};
+use super::pattern::{self, Place, Wrong};
 use super::{Check, Failure, Findings, Metrics};
 use crate::formats::read_f32;
 use crate::model::Model;
@@ -33,19 +31,6 @@ pub enum Class {
     Untouched,
     /// A correct device may overflow: not judged.
     Inconclusive,
-}
-
-/// Coordinates of an element, each with its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place(pub Vec<(&'static str, i64)>);
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (axis, at)) in self.0.iter().enumerate() {
-            write!(f, "{}{axis} {at}", if i == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
 }
 
 /// Elements that one check found wrong.

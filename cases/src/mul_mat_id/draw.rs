@@ -190,19 +190,3 @@ pub(super) const NAMED: &[(&str, &str)] = &[
         "the same for one token, heavy tails",
     ),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::case::Case;
-    use crate::cost::Cost;
-
-    #[test]
-    fn named_ids_are_valid_and_affordable() {
-        for (sections, reason) in NAMED {
-            let case = Case::from_sections(sections, 1).unwrap();
-            assert!(case.body().cost().operations <= Cost::MAX_OPERATIONS, "{sections}");
-            assert!(!reason.is_empty());
-        }
-    }
-}

@@ -12,11 +12,11 @@ mod routing;
 
 use std::sync::Arc;
 
-use crate::case::{CaseType, Inputs, Op};
 use crate::cost::Cost;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::judge::Oracle;
+use crate::op::{CaseType, Inputs, Op};
 use crate::plan::{Role, Step, Tensor};
 
 /// The op's entry in the registry.

@@ -15,11 +15,12 @@ use pulp::Arch;
 use rayon::prelude::*;
 
 use super::{IDS, MulMatId, OUT, WEIGHTS, X};
-use crate::case::Inputs;
 use crate::formats::{ElemType, mxfp4_scale, read_f32, read_i32};
-use crate::judge::values::{Class, Expected, Place, judge_values};
+use crate::judge::pattern::Place;
+use crate::judge::values::{Class, Expected, judge_values};
 use crate::judge::{Capabilities, Findings, Oracle};
 use crate::model::{Arithmetic, Model, of_device};
+use crate::op::Inputs;
 
 /// y, S and R² of one output element.
 #[derive(Clone, Copy, Default, Debug, PartialEq)]

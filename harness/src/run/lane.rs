@@ -180,7 +180,7 @@ fn judge_bytes(slot: &Slot, prepared: &Prepared, results: &Shared) -> CaseResult
         inputs: prepared.inputs.bytes(),
         results: results.bytes(),
     };
-    let mut judgement = judge(&prepared.case, &info.capabilities, oracle, &execution);
+    let mut judgement = judge(&info.capabilities, oracle, &execution);
     judgement.checks.insert(0, Check::passed("support"));
     let mut result = CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Pass, None).judged(judgement);
     result.times.oracle = micros(oracle_time);

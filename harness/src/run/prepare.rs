@@ -3,8 +3,9 @@
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-use conform_cases::case::{Case, Inputs};
+use conform_cases::case::Case;
 use conform_cases::judge::{Oracle, POISONS};
+use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Plan};
 
 use crate::worker::Shared;
