@@ -6,12 +6,13 @@
 use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
+use conform_cases::model::Kernels;
 use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Order, Plan, Step};
 use conform_cases::profile::Profile;
 
 const OWN: Capabilities = Capabilities {
-    own_kernels: true,
+    kernels: Kernels::Own,
     readable_inputs: true,
     scratch_poison: true,
     deterministic: true,

@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::formats::{ElemType, Parts, read_f32, read_i32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::opencl::{OpenCl, SOURCES};
@@ -100,7 +100,7 @@ impl Spec {
                     _ => half::f16::from_f32(unit).to_bits(),
                 };
                 let mut block = vec![0; blocked.block_bytes()];
-                blocked.encode_block(scale, &codes, &mut block);
+                blocked.encode_block(&Parts { scale, codes, ..Parts::default() }, &mut block);
                 block
             }
         }
@@ -286,7 +286,9 @@ fn scale_byte_255_is_nan() {
         let spec = Spec { tokens, k: 32, ..Spec::default() };
         let plan = spec.plan();
         let mut inputs: Vec<_> = (0..OUT).map(|i| spec.bytes(&plan.tensors[i], i as u64)).collect();
-        inputs[W].chunks_exact_mut(17).for_each(|b| ElemType::Mxfp4.encode_block(255, &[2; 32], b));
+        inputs[W]
+            .chunks_exact_mut(17)
+            .for_each(|b| ElemType::Mxfp4.encode_block(&Parts { scale: 255, codes: [2; 256], ..Parts::default() }, b));
         inputs[X].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
         device.load(&plan).unwrap();
         write_all(&mut *device, &inputs);

@@ -223,12 +223,12 @@ impl Oracle for ArgsortOracle {
         None
     }
 
-    fn judge(&self, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
         judge_sort(&self.keys, self.cols, self.order, output, poison)
     }
 
     /// One right answer; where keys tie it is not the only one. NaN sorts by its bits, as a total order has it.
-    fn expected(&self, _: &Capabilities) -> Vec<Expected> {
+    fn expected(&self, _: &Inputs<'_>, _: &Capabilities) -> Vec<Expected> {
         let sorted = |keys: &[f32]| {
             let mut indices: Vec<usize> = (0..keys.len()).collect();
             indices.sort_by(|a, b| match self.order {

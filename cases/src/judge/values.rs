@@ -237,10 +237,10 @@ mod tests {
     use super::*;
     use crate::formats::ElemType;
     use crate::judge::{POISONS, Status};
-    use crate::model::{Arithmetic, of_device};
+    use crate::model::{Arithmetic, Kernels, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
-        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
+        let model = of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false });
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }

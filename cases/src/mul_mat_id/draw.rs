@@ -28,7 +28,8 @@ pub(super) fn draw(d: &mut Draw) -> MulMatId {
     };
     let n = if d.one_in(4) { 1 } else { d.edge(TOKENS, 1, 512) };
     let m = d.edge(ROWS, 1, 4096);
-    let k = if w.is_blocked() { 32 * d.edge(BLOCKS, 1, 128) } else { d.edge(COLUMNS, 1, 4096) };
+    let block = w.block_len();
+    let k = if w.is_blocked() { block * d.edge(BLOCKS, 1, 4096 / block) } else { d.edge(COLUMNS, 1, 4096) };
     let mut case = MulMatId {
         w,
         experts,

@@ -4,11 +4,15 @@
 //! activations `[k, b, n]` f32, ids `[used, n]` i32, output `[m, used, n]` f32;
 //! `out[:, e, t] = weights[:, :, ids[e, t]]ᵀ · x[:, e mod b, t]`.
 
+mod blocks;
+mod bound;
 mod data;
 mod draw;
 mod exact;
 mod oracle;
+mod quantise;
 mod routing;
+mod rows;
 
 use std::sync::Arc;
 
@@ -22,7 +26,7 @@ use crate::plan::{Role, Step, Tensor};
 /// The op's entry in the registry.
 pub const OP: Op = Op {
     name: "mul_mat_id",
-    groups: &["f32", "f16", "q4_0", "q8_0", "mxfp4"],
+    groups: &["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q6_K", "mxfp4"],
     parse: |params, recipe| Ok(Arc::new(MulMatId::parse(params, recipe)?)),
     draw: |d| Arc::new(draw::draw(d)),
     named: draw::NAMED,

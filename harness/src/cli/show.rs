@@ -8,6 +8,7 @@ use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
+use conform_cases::model::Kernels;
 use conform_cases::plan::{Role, Step, Tensor};
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
@@ -18,7 +19,7 @@ use crate::run::Prepared;
 
 /// Bounds are shown for a device that promises what ours do.
 const DEVICE: Capabilities = Capabilities {
-    own_kernels: true,
+    kernels: Kernels::Own,
     readable_inputs: true,
     scratch_poison: true,
     deterministic: true,
@@ -109,7 +110,7 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let oracle = prepared.oracle().0;
     let shape = prepared.plan.tensors[oracle.output()].shape;
-    let expected = oracle.expected(&DEVICE);
+    let expected = oracle.expected(&inputs, &DEVICE);
     let classes = expected.iter().map(|e| match e.class {
         Class::Exact => 0u8,
         Class::Finite => 1,

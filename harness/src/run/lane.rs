@@ -9,6 +9,7 @@ use std::time::{Duration, Instant};
 use conform_cases::case::Case;
 use conform_cases::cost::Cost;
 use conform_cases::judge::{Check, Execution, Failure, POISONS, judge};
+use conform_cases::model::Kernels;
 
 use super::{Event, Prepared, Settings, Slot};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
@@ -136,7 +137,7 @@ fn deadline(patience: Duration, cost: Cost) -> Duration {
 
 fn judged(attempt: Attempt, slot: &Slot, prepared: &Prepared, results: &Shared) -> Execute {
     let info = &slot.found.info;
-    let own = info.capabilities.own_kernels;
+    let own = info.capabilities.kernels == Kernels::Own;
     let (mut result, worker_times) = match attempt {
         Attempt::Unavailable(why) => return Execute::NoDevice(NoDevice::Unavailable(why)),
         Attempt::Wedged(why) => return Execute::NoDevice(NoDevice::Wedged(why)),

@@ -21,6 +21,7 @@ mod tile;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use conform_cases::model::Kernels;
 use conform_cases::plan::Plan;
 
 use self::check::Job;
@@ -65,7 +66,7 @@ fn describe() -> DeviceInfo {
         driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
         properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
         capabilities: Capabilities {
-            own_kernels: true,
+            kernels: Kernels::Own,
             readable_inputs: true,
             scratch_poison: true,
             deterministic: true,

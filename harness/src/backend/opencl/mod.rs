@@ -122,7 +122,7 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
             properties,
             capabilities: Capabilities {
-                own_kernels: true,
+                kernels: conform_cases::model::Kernels::Own,
                 readable_inputs: true,
                 scratch_poison: true,
                 deterministic: true,
