@@ -13,6 +13,7 @@ use super::list::{Selected, filters, seed, select};
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::{Discovery, Found};
 use crate::report::failure::describe;
+use crate::report::note;
 use crate::report::progress::Progress;
 use crate::report::record::{Recorder, RunHead};
 use crate::report::summary::{LostDevice, Summary};
@@ -125,10 +126,10 @@ impl Listener {
                 }
                 for incident in &result.incidents {
                     self.progress.suspend(|| {
-                        eprintln!(
+                        note(&format!(
                             "note: {} on {}: {}; a fresh worker did not repeat it",
                             incident.kind, result.device, incident.detail
-                        );
+                        ));
                     });
                 }
             }
@@ -137,11 +138,11 @@ impl Listener {
                 self.progress.case_done();
             }
             Event::Lost { device, why, wedged } => {
-                self.progress.suspend(|| eprintln!("{device}: {why}"));
+                self.progress.suspend(|| note(&format!("{device}: {why}")));
                 self.summary.lost.push(LostDevice { device, why, wedged });
             }
             Event::Skipped { case, why } => {
-                self.progress.suspend(|| eprintln!("skipped {case}: {why}"));
+                self.progress.suspend(|| note(&format!("skipped {case}: {why}")));
                 self.summary.skipped += 1;
                 self.summary.skipped_why.get_or_insert(why);
             }
@@ -156,7 +157,7 @@ fn exit(summary: &Summary, globs: &[Pattern], args: &Run) -> Exit {
     // A device asked for by name must have been judged; the embedded one always must.
     let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
     for key in summary.devices.keys().filter(silent) {
-        eprintln!("{key} was asked for and judged nothing");
+        note(&format!("{key} was asked for and judged nothing"));
     }
     let any_silent = summary.devices.keys().any(|k| silent(&k));
     let out_of_time = args.time.is_some() && summary.cases == 0;
