@@ -59,17 +59,22 @@ pub(super) fn run(args: &Run) -> Outcome {
     });
     listener.progress.finish();
     let summary = listener.summary;
-    if args.json {
-        say_json(&summary)?;
+    let said = if args.json {
+        say_json(&summary)
     } else {
         let time = started.elapsed().as_secs_f64();
         let last = format!("{} cases in {time:.1} s, {} unexpected results", summary.cases, summary.unexpected);
-        say(&format!("\n{}{last}\n", summary.text()))?;
+        say(&format!("\n{}{last}\n", summary.text()))
+    };
+    match (exit(&summary, &globs, args), listener.error.or(said.err())) {
+        (exit, None) => Ok(exit),
+        // That a device is wedged outranks that nobody could be told of the rest.
+        (Exit::Wedged, Some(why)) => {
+            note(&format!("conform: {why}"));
+            Ok(Exit::Wedged)
+        }
+        (_, Some(why)) => Err(why),
     }
-    if let Some(why) = listener.error {
-        return Err(why);
-    }
-    Ok(exit(&summary, &globs, args))
 }
 
 /// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
