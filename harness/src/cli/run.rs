@@ -27,7 +27,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let started = Instant::now();
     let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
     let globs = globs.map_err(|e| format!("--device: {e}"))?;
-    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args)?;
+    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find()?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
@@ -66,7 +66,9 @@ pub(super) fn run(args: &Run) -> Outcome {
         let last = format!("{} cases in {time:.1} s, {} unexpected results", summary.cases, summary.unexpected);
         say(&format!("\n{}{last}\n", summary.text()))
     };
-    match (exit(&summary, &globs, args), listener.error.or(said.err())) {
+    let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
+    let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
+    match (exit(&summary, &globs, args), listener.error.or(said.err()).or(none_drawn)) {
         (exit, None) => Ok(exit),
         // That a device is wedged outranks that nobody could be told of the rest.
         (Exit::Wedged, Some(why)) => {
@@ -79,15 +81,20 @@ pub(super) fn run(args: &Run) -> Outcome {
 
 /// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
 #[allow(clippy::type_complexity, reason = "one place builds it and one takes it apart")]
-fn selection(args: &Run) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
+fn selection(
+    args: &Run,
+    started: Instant,
+) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
     let s = &args.selection;
-    if args.time.is_some() && s.profile == Profile::Random && s.cases.is_none() {
+    if let (Some(time), Profile::Random, None) = (args.time, s.profile, s.cases) {
         let (seed, filters, shard) = (seed(s), filters(s)?, s.shard);
         let wanted = move |case: &Case| {
             let id = case.id();
             (filters.is_empty() || filters.iter().any(|f| f.matches(&id))) && shard.is_none_or(|shard| shard.holds(&id))
         };
-        return Ok((Box::new(s.profile.cases(seed, u64::MAX).filter(wanted)), None, seed));
+        // Filters that no case matches must not be searched for beyond the time.
+        let in_time = move |_: &Case| started.elapsed() < time;
+        return Ok((Box::new(s.profile.cases(seed, u64::MAX).take_while(in_time).filter(wanted)), None, seed));
     }
     let Selected { cases, seed } = select(s)?;
     let total = cases.len() as u64;

@@ -74,6 +74,16 @@ fn selections_of_nothing() {
     }
 }
 
+/// Where cases are drawn without end, only the time can tell that none will come.
+#[test]
+fn a_selection_of_nothing_without_end() {
+    let endless = |time, filter| ["run", "--profile", "random", "--time", time, filter];
+    let ended = conform(endless("300ms", "nothing")).end().with(USAGE);
+    assert!(ended.stderr.contains("no case that the filters select was drawn within --time"), "{ended:#?}");
+    let some = endless("1h", "argsort/").into_iter().chain(["--device", "fake-0", "--max-failures", "1"]);
+    conform(some).fake("zeros").end().with(1);
+}
+
 #[test]
 fn devices_that_are_not_there() {
     is_refused(USAGE, "run --device nothing-* argsort/c=3", "no device matches 'nothing-*'; found: cpu");
