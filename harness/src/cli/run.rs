@@ -13,6 +13,7 @@ use super::list::{Selected, filters, seed, select};
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::{Discovery, Found};
 use crate::report::failure::describe;
+use crate::report::note;
 use crate::report::progress::Progress;
 use crate::report::record::{Recorder, RunHead};
 use crate::report::summary::{LostDevice, Summary};
@@ -26,7 +27,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let started = Instant::now();
     let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
     let globs = globs.map_err(|e| format!("--device: {e}"))?;
-    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args)?;
+    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find()?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
@@ -58,30 +59,42 @@ pub(super) fn run(args: &Run) -> Outcome {
     });
     listener.progress.finish();
     let summary = listener.summary;
-    if args.json {
-        say_json(&summary)?;
+    let said = if args.json {
+        say_json(&summary)
     } else {
         let time = started.elapsed().as_secs_f64();
         let last = format!("{} cases in {time:.1} s, {} unexpected results", summary.cases, summary.unexpected);
-        say(&format!("\n{}{last}\n", summary.text()))?;
+        say(&format!("\n{}{last}\n", summary.text()))
+    };
+    let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
+    let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
+    match (exit(&summary, &globs, args), listener.error.or(said.err()).or(none_drawn)) {
+        (exit, None) => Ok(exit),
+        // That a device is wedged outranks that nobody could be told of the rest.
+        (Exit::Wedged, Some(why)) => {
+            note(&format!("conform: {why}"));
+            Ok(Exit::Wedged)
+        }
+        (_, Some(why)) => Err(why),
     }
-    if let Some(why) = listener.error {
-        return Err(why);
-    }
-    Ok(exit(&summary, &globs, args))
 }
 
 /// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
 #[allow(clippy::type_complexity, reason = "one place builds it and one takes it apart")]
-fn selection(args: &Run) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
+fn selection(
+    args: &Run,
+    started: Instant,
+) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
     let s = &args.selection;
-    if args.time.is_some() && s.profile == Profile::Random && s.cases.is_none() {
+    if let (Some(time), Profile::Random, None) = (args.time, s.profile, s.cases) {
         let (seed, filters, shard) = (seed(s), filters(s)?, s.shard);
         let wanted = move |case: &Case| {
             let id = case.id();
             (filters.is_empty() || filters.iter().any(|f| f.matches(&id))) && shard.is_none_or(|shard| shard.holds(&id))
         };
-        return Ok((Box::new(s.profile.cases(seed, u64::MAX).filter(wanted)), None, seed));
+        // Filters that no case matches must not be searched for beyond the time.
+        let in_time = move |_: &Case| started.elapsed() < time;
+        return Ok((Box::new(s.profile.cases(seed, u64::MAX).take_while(in_time).filter(wanted)), None, seed));
     }
     let Selected { cases, seed } = select(s)?;
     let total = cases.len() as u64;
@@ -134,10 +147,10 @@ impl Listener {
                 }
                 for incident in &result.incidents {
                     self.progress.suspend(|| {
-                        eprintln!(
+                        note(&format!(
                             "note: {} on {}: {}; a fresh worker did not repeat it",
                             incident.kind, result.device, incident.detail
-                        );
+                        ));
                     });
                 }
             }
@@ -146,11 +159,11 @@ impl Listener {
                 self.progress.case_done();
             }
             Event::Lost { device, why, wedged } => {
-                self.progress.suspend(|| eprintln!("{device}: {why}"));
+                self.progress.suspend(|| note(&format!("{device}: {why}")));
                 self.summary.lost.push(LostDevice { device, why, wedged });
             }
             Event::Skipped { case, why } => {
-                self.progress.suspend(|| eprintln!("skipped {case}: {why}"));
+                self.progress.suspend(|| note(&format!("skipped {case}: {why}")));
                 self.summary.skipped += 1;
                 self.summary.skipped_why.get_or_insert(why);
             }
@@ -165,7 +178,7 @@ fn exit(summary: &Summary, globs: &[Pattern], args: &Run) -> Exit {
     // A device asked for by name must have been judged; the embedded one always must.
     let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
     for key in summary.devices.keys().filter(silent) {
-        eprintln!("{key} was asked for and judged nothing");
+        note(&format!("{key} was asked for and judged nothing"));
     }
     let any_silent = summary.devices.keys().any(|k| silent(&k));
     let out_of_time = args.time.is_some() && summary.cases == 0;
