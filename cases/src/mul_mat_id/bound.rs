@@ -95,6 +95,31 @@ impl Terms<'_> {
         self.smaller(certain, TAIL * probable + q.certain)
     }
 
+    /// Variances of the error: of the accumulation alone, and with the errors that outputs share. For random signs.
+    pub(super) fn variances(&self, model: &Model) -> (f64, f64) {
+        let y = self.element.y;
+        let (_, underflow) = self.accumulation(model);
+        let rounding = |stage: &crate::model::Stage| {
+            // The partial sums of a random walk grow evenly, and a rounding is uniform: u²/3 on half of R² on average.
+            stage.sums.unit().powi(2) / 6.0 * stage.roundings.of(self.k) * self.plus.1
+        };
+        let own = model.stages.iter().map(rounding).sum::<f64>() + 2f64.powi(-48) * y * y / 3.0 + underflow * underflow;
+        let activations = match model.activations {
+            Activations::Converted(c) => {
+                (c.relative().powi(2) * self.element.r2 / 6.0) + c.absolute().powi(2) / 3.0 * self.w.sum_squares
+            }
+            Activations::Quantised(_) => self.quantised.map_or(0.0, |q| {
+                q.half_steps_squared / 3.0
+                    + q.relative.powi(2) / 3.0 * self.plus.1
+                    + q.stored_sums_squared / 3.0
+                    + q.certain * q.certain
+            }),
+        };
+        let weights = model.weights.relative().powi(2) * self.element.r2 / 6.0
+            + model.weights.absolute().powi(2) / 3.0 * self.x.sum_squares;
+        (own, own + activations + weights)
+    }
+
     /// True where a correct device may leave the range of its numbers on the way.
     pub(super) fn overflows(&self, model: &Model) -> bool {
         let s = self.plus.0;

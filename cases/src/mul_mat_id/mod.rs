@@ -13,6 +13,7 @@ mod oracle;
 mod quantise;
 mod routing;
 mod rows;
+mod whole;
 
 use std::sync::Arc;
 

@@ -15,11 +15,11 @@ use super::bound::Terms;
 use super::exact::ACTIVATION_BLOCK;
 use super::quantise::{self, Block, Emulated, Envelope, WeightBlock};
 use super::rows::{Element, RowSums, Weights, block_scales, dot};
-use super::{IDS, MulMatId, OUT, WEIGHTS, X};
+use super::{Data, IDS, MulMatId, OUT, WEIGHTS, X, whole};
 use crate::formats::{read_f32, read_i32};
 use crate::judge::pattern::Place;
 use crate::judge::values::{Class, Expected, judge_values};
-use crate::judge::{Capabilities, Findings, Oracle};
+use crate::judge::{Capabilities, Check, Findings, Oracle};
 use crate::model::{Activations, Arithmetic, Model, Quantiser, of_device};
 use crate::op::Inputs;
 
@@ -46,6 +46,8 @@ pub(super) struct MulMatIdOracle {
 /// What devices with one quantiser add, `[slots][m]`.
 struct Quantised {
     envelopes: Vec<Envelope>,
+    /// The blocks of each activation row.
+    blocks: Vec<Vec<Block>>,
     /// Where the quantiser's way of rounding is known: the sums over its codes take the place of the plain ones.
     emulated: Vec<Sums>,
 }
@@ -178,32 +180,26 @@ impl MulMatIdOracle {
                 }
             }
         }
-        Quantised { envelopes, emulated }
+        Quantised { envelopes, blocks: x, emulated }
     }
 
-    /// What every element should be under a model, by its position in the output.
-    fn expectation<'a>(&'a self, model: &'a Model, inputs: &Inputs<'_>) -> impl Fn(usize) -> Expected + 'a {
-        let quantised = match model.activations {
+    /// What the model's quantiser adds, if it has one.
+    fn quantised_for(&self, model: &Model, inputs: &Inputs<'_>) -> Option<Arc<Quantised>> {
+        match model.activations {
             Activations::Quantised(q) => Some(self.quantised(q, inputs)),
             Activations::Converted(_) => None,
-        };
-        move |i| self.expected_at(model, quantised.as_deref(), i)
+        }
     }
 
-    fn expected_at(&self, model: &Model, quantised: Option<&Quantised>, i: usize) -> Expected {
+    /// What is known of an element; `None` where its id is out of range.
+    fn terms(&self, quantised: Option<&Quantised>, i: usize) -> Option<Terms<'_>> {
         let case = &self.case;
         let (slot, row) = (i / case.m, i % case.m);
-        let Some(w) = self.experts[slot].and_then(|e| self.weight_rows[e * case.m + row].as_ref()) else {
-            return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
-        };
+        let w = self.experts[slot].and_then(|e| self.weight_rows[e * case.m + row].as_ref())?;
         let plain = self.elements[i];
         let plain = Sums { element: plain, plus: self.plus.get(i).copied().unwrap_or((plain.s, plain.r2)) };
         let Sums { element, plus } = quantised.and_then(|q| q.emulated.get(i)).copied().unwrap_or(plain);
-        if !element.y.is_finite() {
-            let class = if element.y.is_nan() { Class::NaN } else { Class::Infinite };
-            return Expected { value: element.y, bound: 0.0, class };
-        }
-        let terms = Terms {
+        Some(Terms {
             k: case.k,
             ty: case.w,
             signs: case.data.has_random_signs(),
@@ -212,7 +208,18 @@ impl MulMatIdOracle {
             w,
             x: &self.x_rows[case.x_row(slot)],
             quantised: quantised.map(|q| q.envelopes[i]),
+        })
+    }
+
+    /// What an element should be under a model.
+    fn expectation(&self, model: &Model, quantised: Option<&Quantised>, i: usize) -> Expected {
+        let Some(terms) = self.terms(quantised, i) else {
+            return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
         };
+        let y = terms.element.y;
+        if !y.is_finite() {
+            return Expected { value: y, bound: 0.0, class: if y.is_nan() { Class::NaN } else { Class::Infinite } };
+        }
         let class = if terms.overflows(model) {
             Class::Inconclusive
         } else if terms.is_exact(model) {
@@ -220,7 +227,39 @@ impl MulMatIdOracle {
         } else {
             Class::Finite
         };
-        Expected { value: element.y, bound: terms.bound(model), class }
+        Expected { value: y, bound: terms.bound(model), class }
+    }
+
+    /// The checks of the output as a whole.
+    fn whole(&self, inputs: &Inputs<'_>, model: &Model, quantised: Option<&Quantised>, output: &[u8]) -> Vec<Check> {
+        if !self.case.data.has_random_signs() || self.case.data == Data::Special {
+            let why = "errors are independent only in random data of both signs";
+            return ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into();
+        }
+        let finite = |(i, got): (usize, f32)| {
+            let expected = self.expectation(model, quantised, i);
+            let judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
+            let (own_variance, variance) = self.terms(quantised, i).filter(|_| judged)?.variances(model);
+            let error = f64::from(got) - expected.value;
+            Some(whole::Output { element: i, y: expected.value, error, own_variance, variance })
+        };
+        let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
+        let (t, bytes) = inputs.tensor(WEIGHTS);
+        let experts: Vec<_> = self.by_expert.iter().map(|(e, slots)| (*e, slots.clone())).collect();
+        let walk = whole::Walk {
+            case: &self.case,
+            x: &self.x,
+            x_rows: &self.x_rows,
+            decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
+            experts: &experts,
+        };
+        // Where the codes are known nothing of the quantiser is left to chance.
+        let blocks = quantised.filter(|q| q.emulated.is_empty()).map(|q| &q.blocks[..]);
+        let relative = match model.activations {
+            Activations::Quantised(q) => quantise::relative_error(&q),
+            Activations::Converted(_) => 0.0,
+        };
+        whole::checks(&walk, &whole::Shared::of(model, blocks, relative), &outputs)
     }
 
     fn place(&self, element: usize) -> Place {
@@ -291,18 +330,23 @@ impl Oracle for MulMatIdOracle {
 
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
         let Some(model) = self.model(device) else { return Findings::default() };
-        judge_values(&model, self.expectation(&model, inputs), |i| self.place(i), output, poison)
+        let quantised = self.quantised_for(&model, inputs);
+        let expected = |i| self.expectation(&model, quantised.as_deref(), i);
+        let mut findings = judge_values(&model, expected, |i| self.place(i), output, poison);
+        findings.checks.extend(self.whole(inputs, &model, quantised.as_deref(), output));
+        findings
     }
 
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected> {
         let Some(model) = self.model(device) else { return Vec::new() };
-        (0..self.elements.len()).map(self.expectation(&model, inputs)).collect()
+        let quantised = self.quantised_for(&model, inputs);
+        (0..self.elements.len()).map(|i| self.expectation(&model, quantised.as_deref(), i)).collect()
     }
 }
 
 impl MulMatId {
     /// The activation row that a slot (counted over all tokens) multiplies with.
-    fn x_row(&self, slot: usize) -> usize {
+    pub(super) fn x_row(&self, slot: usize) -> usize {
         slot / self.used * self.b + slot % self.used % self.b
     }
 }

@@ -19,6 +19,18 @@ pub(super) struct Block {
     exact: bool,
 }
 
+impl Block {
+    /// The step between codes, d.
+    pub(super) fn step(&self) -> f64 {
+        self.d
+    }
+
+    /// The error of a stored sum.
+    pub(super) fn sum_error(&self) -> f64 {
+        self.sum_error
+    }
+}
+
 /// A row of activations in blocks of 32, whatever the quantiser's width.
 pub(super) fn blocks(quantiser: &Quantiser, row: &[f32]) -> Vec<Block> {
     let mut blocks = Vec::with_capacity(row.len().div_ceil(ACTIVATION_BLOCK));
@@ -78,11 +90,15 @@ pub(super) struct WeightBlock {
     pub(super) offset: f64,
 }
 
+/// The relative error of a scale as a quantiser stores it, above the subnormal numbers of f16.
+pub(super) fn relative_error(quantiser: &Quantiser) -> f64 {
+    if quantiser.f16_scale { 2f64.powi(-11) } else { 2f64.powi(-22) }
+}
+
 impl Envelope {
     /// The envelope of one row of weights and one of activations.
     pub(super) fn new(quantiser: &Quantiser, w: &[WeightBlock], x: &[Block]) -> Self {
-        let relative = if quantiser.f16_scale { 2f64.powi(-11) } else { 2f64.powi(-22) };
-        let mut e = Envelope { relative, is_exact: true, ..Envelope::default() };
+        let mut e = Envelope { relative: relative_error(quantiser), is_exact: true, ..Envelope::default() };
         for (w, x) in w.iter().zip(x) {
             e.half_steps += w.sum * x.d / 2.0;
             e.half_steps_squared += w.squares * x.d * x.d / 4.0;

@@ -68,7 +68,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
     let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
-    match (exit(&summary, &globs, args), listener.error.or(said.err()).or(none_drawn)) {
+    match (exit(&summary, &globs), listener.error.or(said.err()).or(none_drawn)) {
         (exit, None) => Ok(exit),
         // That a device is wedged outranks that nobody could be told of the rest.
         (Exit::Wedged, Some(why)) => {
@@ -171,20 +171,17 @@ impl Listener {
     }
 }
 
-fn exit(summary: &Summary, globs: &[Pattern], args: &Run) -> Exit {
+fn exit(summary: &Summary, globs: &[Pattern]) -> Exit {
     if summary.is_wedged() {
         return Exit::Wedged;
     }
     // A device asked for by name must have been judged; the embedded one always must.
     let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
-    for key in summary.devices.keys().filter(silent) {
+    let silent: Vec<&String> = summary.devices.keys().filter(silent).collect();
+    // A device that was lost has said why.
+    let unsaid = |key: &&&String| summary.lost.iter().all(|l| l.device != **key);
+    for key in silent.iter().filter(unsaid) {
         note(&format!("{key} was asked for and judged nothing"));
     }
-    let any_silent = summary.devices.keys().any(|k| silent(&k));
-    let out_of_time = args.time.is_some() && summary.cases == 0;
-    if summary.unexpected > 0 || summary.skipped > 0 || (any_silent && !out_of_time) {
-        Exit::Unexpected
-    } else {
-        Exit::Good
-    }
+    if summary.unexpected > 0 || summary.skipped > 0 || !silent.is_empty() { Exit::Unexpected } else { Exit::Good }
 }
