@@ -97,7 +97,7 @@ fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
     let seed = setting("CONFORM_SEED", Profile::FIXED_SEED)?;
     let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
     let (send, events) = mpsc::channel();
-    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send);
+    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send)?;
     drop(send);
     let (mut judged, mut bad, mut texts, mut refused) = (0, 0, Vec::new(), None);
     for event in events {

@@ -170,7 +170,11 @@ impl CaseType for Argsort {
     fn cost(&self) -> Cost {
         let elements = self.shape().iter().product::<usize>() as u64;
         let stages = u64::from(self.cols.next_power_of_two().ilog2());
-        Cost { operations: elements * (stages * (stages + 1) / 4).max(1), input_elements: elements }
+        Cost {
+            operations: elements * (stages * (stages + 1) / 4).max(1),
+            input_elements: elements,
+            oracle_bytes: 16 * elements,
+        }
     }
 
     fn group(&self) -> &'static str {
@@ -187,6 +191,10 @@ impl CaseType for Argsort {
 
     fn binds_foreign_devices(&self) -> bool {
         self.keys != Keys::Nan
+    }
+
+    fn model(&self, _: &Capabilities) -> Option<Model> {
+        None
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
@@ -217,10 +225,6 @@ struct ArgsortOracle {
 impl Oracle for ArgsortOracle {
     fn output(&self) -> usize {
         OUT
-    }
-
-    fn model(&self, _: &Capabilities) -> Option<Model> {
-        None
     }
 
     fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {

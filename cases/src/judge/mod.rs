@@ -10,7 +10,7 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::{Kernels, Model};
+use crate::model::Kernels;
 use crate::op::Inputs;
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
@@ -39,9 +39,6 @@ pub const POISONS: [u32; 2] = [0xffc0_dea5, 0x7fd1_5ea5];
 pub trait Oracle: Send + Sync {
     /// The output tensor that it knows.
     fn output(&self) -> usize;
-
-    /// The precision model that applies, where values are approximate.
-    fn model(&self, device: &Capabilities) -> Option<Model>;
 
     /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
@@ -110,7 +107,7 @@ pub struct Metrics {
     pub inconclusive: usize,
     /// Largest error / allowed error.
     pub ratio: f64,
-    /// Share of judged elements whose bound is below half of the value: what a pass is worth.
+    /// Share of judged elements that are exact or whose bound is below half of the value: what a pass is worth.
     pub power: f64,
     /// Sum of squared errors / sum of squared values, the field's habit.
     pub nmse: f64,

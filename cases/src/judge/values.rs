@@ -188,7 +188,8 @@ impl Totals {
             }
             _ => return,
         };
-        self.powerful += usize::from(allowed < e.value.abs() / 2.0);
+        // An exact zero is worth as much as any other exact value.
+        self.powerful += usize::from(e.class == Class::Exact || allowed < e.value.abs() / 2.0);
         self.seen_zero += usize::from(allowed < e.value.abs());
         self.nonzero += usize::from(e.value != 0.0);
         let error = (f64::from(got) - e.value).abs();

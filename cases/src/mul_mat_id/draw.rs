@@ -156,7 +156,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
         "all slots on one expert, one slot in the last tile",
     ),
     ("mul_mat_id/w=q4_0,x=f32,e=16,u=8,m=128,n=9,k=256,b=8/route=repeat,data=normal", "an expert twice in a token"),
-    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=8,m=64,n=9,k=64/route=same,data=wide", "all slots of a token on one expert"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=8,m=64,n=9,k=64/route=one,data=wide", "all slots of a token on one expert"),
     ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=33,k=64/route=out,data=normal", "ids out of range"),
     ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=1,k=64/route=out,data=normal", "ids out of range, one token"),
     ("mul_mat_id/w=f32,x=f32,e=8,u=4,m=31,n=7,k=33/route=out,data=normal", "ids out of range, unblocked type"),

@@ -20,8 +20,8 @@ use crate::formats::{read_f32, read_i32};
 use crate::judge::pattern::Place;
 use crate::judge::values::{Class, Expected, judge_values};
 use crate::judge::{Capabilities, Check, Findings, Oracle};
-use crate::model::{Activations, Arithmetic, Model, Quantiser, of_device};
-use crate::op::Inputs;
+use crate::model::{Activations, Model, Quantiser};
+use crate::op::{CaseType, Inputs};
 
 pub(super) struct MulMatIdOracle {
     case: MulMatId,
@@ -323,13 +323,8 @@ impl Oracle for MulMatIdOracle {
         OUT
     }
 
-    fn model(&self, device: &Capabilities) -> Option<Model> {
-        let (kernels, weights, tokens) = (device.kernels, self.case.w, self.case.n);
-        Some(of_device(&Arithmetic { kernels, weights, tokens, flushes: device.flushes_subnormals }))
-    }
-
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
-        let Some(model) = self.model(device) else { return Findings::default() };
+        let Some(model) = self.case.model(device) else { return Findings::default() };
         let quantised = self.quantised_for(&model, inputs);
         let expected = |i| self.expectation(&model, quantised.as_deref(), i);
         let mut findings = judge_values(&model, expected, |i| self.place(i), output, poison);
@@ -338,7 +333,7 @@ impl Oracle for MulMatIdOracle {
     }
 
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected> {
-        let Some(model) = self.model(device) else { return Vec::new() };
+        let Some(model) = self.case.model(device) else { return Vec::new() };
         let quantised = self.quantised_for(&model, inputs);
         (0..self.elements.len()).map(|i| self.expectation(&model, quantised.as_deref(), i)).collect()
     }

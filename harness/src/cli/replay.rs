@@ -25,7 +25,7 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     };
     let settings = Settings { jobs: 1, patience: args.patience.timeout, ..Settings::default() };
     let (send, events) = mpsc::channel();
-    run(&settings, found, cases.into_iter(), &send);
+    run(&settings, found, cases.into_iter(), &send)?;
     drop(send);
     let (mut results, mut wedged, mut missing) = (Vec::new(), false, false);
     for event in events {

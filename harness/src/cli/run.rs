@@ -1,5 +1,6 @@
 //! `conform run`
 
+use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
@@ -17,6 +18,7 @@ use crate::report::note;
 use crate::report::progress::Progress;
 use crate::report::record::{Recorder, RunHead};
 use crate::report::summary::{LostDevice, Summary};
+use crate::result::CaseResult;
 use crate::run::{Event, Settings, run as run_cases};
 use crate::select::device_glob;
 
@@ -40,7 +42,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let settings = Settings {
         jobs: args.jobs.map_or(Settings::default().jobs, usize::from),
         patience: args.patience.timeout,
-        until: args.time.map(|t| started + t),
+        until: args.time.and_then(|t| started.checked_add(t)),
         max_failures: args.max_failures,
         ..Settings::default()
     };
@@ -52,12 +54,16 @@ pub(super) fn run(args: &Run) -> Outcome {
         error: None,
     };
     let (send, events) = mpsc::channel();
-    thread::scope(|scope| {
+    let ran = thread::scope(|scope| {
         let devices = found.clone();
-        scope.spawn(move || run_cases(&settings, devices, &mut cases, &send));
-        events.into_iter().for_each(|event| listener.hear(event));
+        let runner = move || run_cases(&settings, devices, &mut cases, &send);
+        let runner = thread::Builder::new().spawn_scoped(scope, runner).map_err(|e| format!("cannot run: {e}"))?;
+        // Results that cannot be kept are no reason to make more: the runner stops when nobody listens.
+        let _ = events.into_iter().try_for_each(|event| listener.hear(event));
+        runner.join().unwrap_or_else(|_| Err("the runner died; see above".to_owned()))
     });
     listener.progress.finish();
+    ran?;
     let summary = listener.summary;
     let said = if args.json {
         say_json(&summary)
@@ -129,31 +135,10 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, event: Event) {
+    /// Breaks off when a result could not be kept or shown.
+    fn hear(&mut self, event: Event) -> ControlFlow<()> {
         match event {
-            Event::Result(result) => {
-                if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(&result)) {
-                    self.error.get_or_insert(e);
-                }
-                let of_its_kind = self.summary.add(&result);
-                if result.is_unexpected() {
-                    self.progress.unexpected();
-                }
-                if result.verdict.is_bad() && of_its_kind <= DESCRIBED && !self.json {
-                    let text = format!("\n{}", describe(&result));
-                    if let Err(e) = self.progress.suspend(|| say(&text)) {
-                        self.error.get_or_insert(e);
-                    }
-                }
-                for incident in &result.incidents {
-                    self.progress.suspend(|| {
-                        note(&format!(
-                            "note: {} on {}: {}; a fresh worker did not repeat it",
-                            incident.kind, result.device, incident.detail
-                        ));
-                    });
-                }
-            }
+            Event::Result(result) => self.hear_result(&result),
             Event::CaseDone => {
                 self.summary.cases += 1;
                 self.progress.case_done();
@@ -168,6 +153,30 @@ impl Listener {
                 self.summary.skipped_why.get_or_insert(why);
             }
         }
+        if self.error.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn hear_result(&mut self, result: &CaseResult) {
+        if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(result)) {
+            self.error = Some(e);
+        }
+        let of_its_kind = self.summary.add(result);
+        if result.is_unexpected() {
+            self.progress.unexpected();
+        }
+        if result.verdict.is_bad() && of_its_kind <= DESCRIBED && !self.json {
+            let text = format!("\n{}", describe(result));
+            if let Err(e) = self.progress.suspend(|| say(&text)) {
+                self.error = Some(e);
+            }
+        }
+        for incident in &result.incidents {
+            let line = format!(
+                "note: {} on {}: {}; a fresh worker did not repeat it",
+                incident.kind, result.device, incident.detail
+            );
+            self.progress.suspend(|| note(&line));
+        }
     }
 }
 
@@ -179,9 +188,14 @@ fn exit(summary: &Summary, globs: &[Pattern]) -> Exit {
     let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
     let silent: Vec<&String> = summary.devices.keys().filter(silent).collect();
     // A device that was lost has said why.
-    let unsaid = |key: &&&String| summary.lost.iter().all(|l| l.device != **key);
-    for key in silent.iter().filter(unsaid) {
+    let has_said = |key: &str| summary.lost.iter().any(|l| l.device == key);
+    for key in silent.iter().filter(|key| !has_said(key)) {
         note(&format!("{key} was asked for and judged nothing"));
     }
-    if summary.unexpected > 0 || summary.skipped > 0 || !silent.is_empty() { Exit::Unexpected } else { Exit::Good }
+    // A device that was found and could not be used is nothing to be expected, whoever asked for it.
+    if summary.unexpected > 0 || summary.skipped > 0 || !silent.is_empty() || !summary.lost.is_empty() {
+        Exit::Unexpected
+    } else {
+        Exit::Good
+    }
 }

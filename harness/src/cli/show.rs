@@ -51,7 +51,7 @@ pub(super) fn show(args: &Show) -> Outcome {
     text.extend(prepared.plan.tensors.iter().map(tensor_line));
     text.extend(prepared.plan.steps.iter().map(|s| format!("step      {}", step_line(s, &prepared.plan.tensors))));
     text.push(format!("cost      {} operations, {} input elements", cost.operations, cost.input_elements));
-    if let Some(model) = prepared.oracle().0.model(&DEVICE) {
+    if let Some(model) = case.body().model(&DEVICE) {
         text.push(format!("model     {} (on our own devices)", model.name));
     }
     text.extend(lines);

@@ -20,6 +20,13 @@ pub(crate) fn seconds(micros: u64) -> String {
 /// Writes a line to stderr. A stderr that is closed or full is no reason to end, least of all to panic: the exit code
 /// still says what came of it.
 pub fn note(line: &str) {
-    // Nothing can be done about it.
-    let _ = writeln!(std::io::stderr(), "{line}");
+    const SHOWN: usize = 2000;
+    // What was given may hold anything; on a terminal it must stay one line, and do nothing.
+    let mut text = String::new();
+    for c in line.chars().take(SHOWN) {
+        if c.is_control() { text.extend(c.escape_default()) } else { text.push(c) }
+    }
+    let more = if line.chars().nth(SHOWN).is_some() { "…" } else { "" };
+    // Nothing can be done about a closed stderr.
+    let _ = writeln!(std::io::stderr(), "{text}{more}");
 }
