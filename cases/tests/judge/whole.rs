@@ -149,3 +149,12 @@ fn a_known_quantiser_sharpens_the_bound() {
     assert_eq!(error(Kernels::GgmlCpuAvx), ["values"]);
     assert_eq!(error(Kernels::GgmlRepack), Vec::<String>::new());
 }
+
+/// All slots of a token on one expert, one activation row: 64 copies of one error are no 64 errors.
+#[test]
+fn repeated_outputs_count_once() {
+    for seed in 0..6 {
+        let id = format!("mul_mat_id/w=q4_0,x=f32,e=64,u=64,m=8,n=2,k=128/route=one,data=uniform/v1-{seed}");
+        assert_eq!(Bench::id(&id).all_failed(), Vec::<String>::new());
+    }
+}
