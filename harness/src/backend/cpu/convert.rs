@@ -10,7 +10,7 @@
 use conform_cases::plan::Tensor;
 use rayon::prelude::*;
 
-use super::stages::{Interleaved, View};
+use super::arguments::{Interleaved, View};
 
 /// Bytes of a stored block: its scale, then 16 bytes of codes.
 const BLOCK_BYTES: usize = 17;

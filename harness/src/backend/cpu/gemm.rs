@@ -13,7 +13,7 @@
 use conform_cases::formats::ElemType;
 use rayon::prelude::*;
 
-use super::stages::{PADDING, Sizes, TILE_K, TILE_ROWS, TILE_SLOTS, Tiles, Weights};
+use super::arguments::{PADDING, Sizes, TILE_K, TILE_ROWS, TILE_SLOTS, Tiles, Weights};
 use super::tile::{F16, F32, InterleavedPanel, Panel, Q4_0, Q8_0, RowPanel, WeightTile};
 
 /// Products of one task.
@@ -117,7 +117,7 @@ pub(super) fn store(slots: &[u32], products: &[f32], sizes: Sizes, out: &mut [u8
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::View;
+    use super::super::arguments::View;
     use super::*;
     use conform_cases::formats::read_f32;
     use conform_cases::plan::{Role, Tensor};

@@ -5,6 +5,7 @@
 //! real code and not the reference against itself. Stages are functions in a
 //! [table](Stages), and results do not depend on threads or processor.
 
+pub mod arguments;
 mod argsort;
 mod check;
 mod convert;
@@ -24,10 +25,10 @@ use std::ops::Range;
 use conform_cases::model::Kernels;
 use conform_cases::plan::Plan;
 
+use self::arguments::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use self::check::Job;
 use self::memory::{Buffer, Scratch};
 pub use self::stages::Stages;
-use self::stages::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 
 /// Name of the backend and key of its only device.

@@ -4,7 +4,7 @@ use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 
 use super::super::{Device, Driver, LoadError, Probe};
-use super::stages::Interleaved;
+use super::arguments::Interleaved;
 use super::{CpuDevice, CpuDriver, Ids, Sizes, Stages};
 
 const POISON: u8 = 0xa5;

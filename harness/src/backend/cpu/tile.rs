@@ -10,7 +10,7 @@ use conform_cases::formats::{ElemType, read_f32};
 use half::f16;
 use half::slice::HalfFloatSliceExt;
 
-use super::stages::{Interleaved, Sizes, TILE_K, TILE_ROWS, View};
+use super::arguments::{Interleaved, Sizes, TILE_K, TILE_ROWS, View};
 
 /// Weights of a tile, `[k][row]`.
 pub(super) type WeightTile = [[f32; TILE_ROWS]; TILE_K];
