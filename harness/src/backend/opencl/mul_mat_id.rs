@@ -7,7 +7,7 @@
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Tensor};
 
-use super::device::Memory;
+use super::memory::Memory;
 use super::program::{GROUP, Kernel, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
 use super::runtime::{Allocator, Arg, Buffer, Runtime, view};
 use crate::backend::{DeviceError, LoadError};
