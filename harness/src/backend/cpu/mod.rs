@@ -5,10 +5,12 @@
 //! real code and not the reference against itself. Stages are functions in a
 //! [table](Stages), and results do not depend on threads or processor.
 
-pub mod arguments;
 mod argsort;
+pub mod arguments;
 mod check;
 mod convert;
+mod decode;
+mod decode_k;
 mod gemm;
 mod gemv;
 mod memory;
