@@ -10,7 +10,7 @@
 use conform_cases::plan::Tensor;
 use rayon::prelude::*;
 
-use super::stages::{Interleaved, View};
+use super::arguments::{Interleaved, View};
 
 /// Bytes of a stored block: its scale, then 16 bytes of codes.
 const BLOCK_BYTES: usize = 17;
@@ -104,7 +104,7 @@ mod tests {
         ElemType::Mxfp4.encode_block(&Parts { scale: 200, codes, ..Parts::default() }, &mut stored);
         let (scale, words) = unpack(&stored);
         assert_eq!(scale, 200);
-        for (i, code) in codes.iter().enumerate() {
+        for (i, code) in codes[..BLOCK_LEN].iter().enumerate() {
             assert_eq!((words[i / 8] >> (4 * (i % 8))) as u8 & 15, *code, "value {i}");
         }
     }

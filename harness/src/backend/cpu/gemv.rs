@@ -9,7 +9,7 @@
 use conform_cases::formats::read_f32;
 use rayon::prelude::*;
 
-use super::stages::{Ids, Interleaved, TILE_ROWS, View};
+use super::arguments::{Ids, Interleaved, TILE_ROWS, View};
 use super::tile::{InterleavedPanel, e2m1};
 
 /// Lane groups that share the blocks of a row.
@@ -68,8 +68,8 @@ fn block_sums(panel: &InterleavedPanel<'_>, block: usize, x: &[u8]) -> [f32; TIL
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::Sizes;
     use super::super::convert::convert;
-    use super::super::stages::Sizes;
     use super::*;
     use conform_cases::formats::{ElemType, Parts};
     use conform_cases::plan::{Role, Tensor};

@@ -18,6 +18,8 @@
 
 mod argsort;
 mod device;
+mod error;
+mod memory;
 mod mul_mat_id;
 mod program;
 mod runtime;
