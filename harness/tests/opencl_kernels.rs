@@ -105,7 +105,7 @@ impl Spec {
                 let parts = Parts {
                     scale,
                     min: half::f16::from_f32(0.5 - unit * 3.0).to_bits(),
-                    sub_scales: std::array::from_fn(|i| byte(i)),
+                    sub_scales: std::array::from_fn(byte),
                     sub_mins: std::array::from_fn(|i| byte(16 + i)),
                     codes: std::array::from_fn(|i| byte(32 + i) & mask as u8),
                 };

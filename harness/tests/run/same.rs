@@ -29,7 +29,7 @@ fn runs_with_one_seed_are_equal_and_list_knows_their_cases() {
 #[test]
 fn replay_reproduces_what_was_recorded() {
     let rules = "swap-tokens";
-    let recorded = run_on("fake-0", rules, &["mul_mat_id/w=f16", "--jobs", "2"]);
+    let recorded = run_on("fake-0", rules, &["mul_mat_id/w=q4", "--jobs", "2"]);
     assert!(recorded.iter().any(CaseResult::is_unexpected) && !recorded.iter().all(CaseResult::is_unexpected));
     let ids = recorded.iter().map(|r| r.case.as_str());
     let replay = conform(["replay", "--json", "--device", "fake-0"].into_iter().chain(ids)).fake(rules).end().with(1);
