@@ -69,7 +69,7 @@ fn exit(results: &[CaseResult], wedged: bool, missing: bool, like: Option<&str>)
         return Exit::ReplayWedged;
     }
     let bad = |r: &&CaseResult| r.verdict.is_bad();
-    let this_failure = |r: &CaseResult| like.is_none_or(|like| r.signature().as_deref() == Some(like));
+    let this_failure = |r: &CaseResult| like.is_none_or(|like| r.signature().is_some_and(|s| s.to_string() == like));
     let unjudged = |r: &CaseResult| matches!(r.verdict, Verdict::Unsupported | Verdict::Inconclusive);
     if results.iter().filter(bad).any(this_failure) {
         Exit::Unexpected

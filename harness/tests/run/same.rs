@@ -49,7 +49,7 @@ fn replay_of_another_failure_blames_nobody() {
     let bad = recorded.iter().find(|r| r.is_unexpected()).unwrap();
     let replay =
         |like: &str| conform(["replay", &bad.case, "--device", "fake-0", "--like", like]).fake("zeros").end().code;
-    assert_eq!(replay(&bad.signature().unwrap()), Some(1));
+    assert_eq!(replay(&bad.signature().unwrap().to_string()), Some(1));
     assert_eq!(replay("mul_mat_id/w=f16:written"), Some(125));
     let other = |rules: &str| conform(["replay", &bad.case, "--device", "fake-0"]).fake(rules).end().code;
     assert_eq!(other(""), Some(0));
