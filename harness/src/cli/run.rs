@@ -27,7 +27,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
     let globs = globs.map_err(|e| format!("--device: {e}"))?;
     let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args)?;
-    let discovery = devices::find()?;
+    let discovery = devices::find(&args.sources)?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
     let infos = found.iter().map(|f| &f.info).collect();
@@ -68,7 +68,12 @@ pub(super) fn run(args: &Run) -> Outcome {
     if let Some(why) = listener.error {
         return Err(why);
     }
-    Ok(exit(&summary, &globs, args))
+    Ok(match exit(&summary, &globs, args) {
+        Exit::Wedged => Exit::Wedged,
+        // The rest was run all the same.
+        _ if !discovery.refused.is_empty() => Exit::Usage,
+        exit => exit,
+    })
 }
 
 /// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
@@ -93,7 +98,7 @@ fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, s
     let profile = args.selection.profile;
     let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", found.len())];
     lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, f.info.driver)));
-    lines.extend(all.missing.iter().map(|m| format!("  no {}: {}", m.backend, m.why)));
+    lines.extend(all.missing.iter().chain(&all.refused).map(|m| format!("  no {}: {}", m.backend, m.why)));
     lines.join("\n") + "\n"
 }
 
