@@ -19,6 +19,10 @@ use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
 /// How many threads a CPU backend gets, in the environment.
 const THREADS: &str = "CONFORM_GGML_THREADS";
 
+/// A plan with fewer products or keys than this gets one thread: threads wait for each other by spinning, and where a
+/// core is busy with something else that takes longer than the work.
+const WORTH_SHARING: usize = 1 << 22;
+
 /// A device of a build. The plan is dropped before the backend that it was allocated for.
 pub(super) struct GgmlDevice {
     loaded: Option<Loaded>,
@@ -26,21 +30,18 @@ pub(super) struct GgmlDevice {
     info: DeviceInfo,
     handle: Handle,
     usual: *mut BufferType,
+    threads: Threads,
     ggml: &'static Ggml,
 }
 
 impl GgmlDevice {
     pub(super) fn open(ggml: &'static Ggml, entry: Entry) -> Result<Self, DeviceError> {
         let Entry { info, handle } = entry;
-        let threads = threads()?;
+        let threads = Threads::from_env()?;
         let backend = Backend::open(ggml, handle.dev)?;
-        if let Some(set_threads) = handle.set_threads {
-            // SAFETY: the function came from the registry of this very backend.
-            unsafe { set_threads(backend.raw, threads) };
-        }
         // SAFETY: the device is of this build's registry.
         let usual = unsafe { (ggml.base.ggml_backend_dev_buffer_type)(handle.dev) };
-        Ok(GgmlDevice { loaded: None, backend, info, handle, usual, ggml })
+        Ok(GgmlDevice { loaded: None, backend, info, handle, usual, threads, ggml })
     }
 
     /// A tensor, if the bytes lie inside of it and can be had in this way.
@@ -85,6 +86,10 @@ impl Device for GgmlDevice {
         self.free();
         let loaded = Loaded::new(self.ggml, &self.handle, self.usual, plan)?;
         self.check_support(&loaded)?;
+        if let Some(set_threads) = self.handle.set_threads {
+            // SAFETY: the function came from the registry of this very backend.
+            unsafe { set_threads(self.backend.raw, self.threads.of(plan)) };
+        }
         self.loaded = Some(loaded);
         Ok(())
     }
@@ -129,16 +134,34 @@ impl Device for GgmlDevice {
     }
 }
 
-/// Number of threads, as the environment or the machine says.
-fn threads() -> Result<c_int, DeviceError> {
-    match std::env::var(THREADS) {
-        Ok(text) => {
-            let number = text.parse().ok().filter(|n| (1..=512).contains(n));
-            number.ok_or_else(|| DeviceError(format!("{THREADS}={text}: not a number from 1 to 512")))
-        }
-        Err(_) => {
-            let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-            Ok(c_int::try_from(cores.min(512)).unwrap_or(1))
+/// How many threads a plan gets.
+enum Threads {
+    /// As the environment says.
+    Always(c_int),
+    /// One for small plans, one per core for others.
+    BySize,
+}
+
+impl Threads {
+    fn from_env() -> Result<Self, DeviceError> {
+        let Ok(text) = std::env::var(THREADS) else { return Ok(Threads::BySize) };
+        let number = text.parse().ok().filter(|n| (1..=512).contains(n));
+        let number = number.ok_or_else(|| DeviceError(format!("{THREADS}={text}: not a number from 1 to 512")))?;
+        Ok(Threads::Always(number))
+    }
+
+    fn of(&self, plan: &Plan) -> c_int {
+        let work = |step: &Step| match *step {
+            Step::MulMatId { weights, out, .. } => plan.tensors[out].elements() * plan.tensors[weights].shape[0],
+            Step::Argsort { x, .. } => plan.tensors[x].elements(),
+        };
+        match *self {
+            Threads::Always(number) => number,
+            Threads::BySize if plan.steps.iter().map(work).sum::<usize>() < WORTH_SHARING => 1,
+            Threads::BySize => {
+                let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+                c_int::try_from(cores.min(512)).unwrap_or(1)
+            }
         }
     }
 }

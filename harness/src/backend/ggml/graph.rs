@@ -45,6 +45,10 @@ impl Loaded {
             let steps = plan.steps.len();
             return Err(LoadError::Unsupported(format!("{steps} steps, a graph has room for {MOST_STEPS}")));
         }
+        if handle.packed.is_some() && !plan.tensors.iter().any(|t| t.role == Role::Weights) {
+            let why = "the plan has no weights, and only they lie in this type of buffer: see the device without it";
+            return Err(LoadError::Unsupported(why.to_owned()));
+        }
         let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
         let numbers: Vec<c_int> = numbers.collect::<Result<_, _>>()?;
         let mut tensors = vec![std::ptr::null_mut(); plan.tensors.len()];

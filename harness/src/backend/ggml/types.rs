@@ -12,8 +12,8 @@ use super::library::Ggml;
 /// More types than ggml has ever had.
 const MOST: c_int = 128;
 
-/// No name is longer, terminator included.
-const LONGEST: usize = 40;
+/// No name is longer: those of types that were removed are sentences.
+const LONGEST: usize = 128;
 
 /// The number of a type in this build. The error says what the build has instead.
 pub(super) fn number(ggml: &Ggml, ty: ElemType) -> Result<c_int, String> {
