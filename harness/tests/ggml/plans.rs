@@ -26,7 +26,7 @@ pub(crate) const WHOLE: [bool; 4] = [false; 4];
 impl Small {
     /// A mul_mat_id of 4 experts, 2 used by each of 5 tokens, with margins of weights, activations and ids.
     pub(crate) fn product(ty: ElemType, b: usize, margins: [[bool; 4]; 3]) -> Self {
-        let (k, m, experts, used, n) = (256, 16, 4, 2, 5);
+        let (k, m, experts, used, n) = (256, 64, 4, 2, 5);
         let tensors = vec![
             Tensor::whole("weights", ty, [k, m, experts, 1], Role::Weights).with_margins(margins[0]),
             Tensor::whole("x", ElemType::F32, [k, b, n, 1], Role::Input).with_margins(margins[1]),
@@ -124,14 +124,14 @@ impl Small {
     }
 
     fn check_product(&self, device: &str, run: usize) {
-        let (ty, [m, used, n, _]) = (self.plan.tensors[0].ty, self.plan.tensors[3].shape);
+        let (ty, [m, _, n, _]) = (self.plan.tensors[0].ty, self.plan.tensors[3].shape);
         let mut got = read_f32(&self.output(run)).collect::<Vec<_>>().into_iter();
         for token in 0..n {
             let ids = self.row(2, [token, 0, 0]);
-            for slot in 0..used {
+            for (slot, id) in ids.into_iter().enumerate() {
                 let x = self.row(1, [slot % self.plan.tensors[1].shape[1], token, 0]);
                 for row in 0..m {
-                    let w = self.row(0, [row, ids[slot] as usize, 0]);
+                    let w = self.row(0, [row, id as usize, 0]);
                     let (want, size) =
                         w.iter().zip(&x).fold((0.0, 0.0), |(y, s), (w, x)| (y + w * x, s + (w * x).abs()));
                     let got = f64::from(got.next().unwrap());

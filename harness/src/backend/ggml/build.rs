@@ -45,7 +45,9 @@ impl Build {
     /// What a worker of this build must be told.
     #[must_use]
     pub fn tell(&self, launch: Launch) -> Launch {
-        launch.env(DIR, &self.dir).env(NAME, &self.name)
+        // An assertion has ggml start a debugger for a backtrace where there is one, which takes seconds; its text and
+        // line are logged all the same.
+        launch.env(DIR, &self.dir).env(NAME, &self.name).env("GGML_NO_BACKTRACE", "1")
     }
 
     /// What the keys of its devices begin with.
