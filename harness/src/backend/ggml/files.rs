@@ -6,7 +6,7 @@
 //! `ggml`, `ggml-base` and `ggml-BACKEND[-VARIANT]` up to the first dot.
 //! Names of macOS and Windows are known here but were never tried there.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use super::image;
@@ -45,13 +45,13 @@ impl Files {
     /// Finds the libraries of a build and makes sure that each of them is whole and made for this machine.
     pub(super) fn find(dir: &Path) -> Result<Self, String> {
         let mut named: Vec<(Kind, PathBuf)> = Vec::new();
-        // One library often has several names, linked to each other: the shortest one stands for it.
-        let mut seen = BTreeMap::new();
+        // One library often has several names, links to each other or copies: the shortest one stands for it.
+        let mut seen = BTreeSet::new();
         for path in list(dir)? {
-            let Some(kind) = path.file_name().and_then(|n| kind(&n.to_string_lossy())) else { continue };
+            let file = file_name(&path);
+            let Some(kind) = kind(&file) else { continue };
             image::check(&path).map_err(|why| format!("{}: {why}", path.display()))?;
-            let real = path.canonicalize().map_err(|e| format!("{}: {e}", path.display()))?;
-            if seen.insert(real, ()).is_none() {
+            if seen.insert(without_version(&file).to_owned()) {
                 named.push((kind, path));
             }
         }
@@ -111,6 +111,16 @@ fn kind(file: &str) -> Option<Kind> {
     }
 }
 
+/// A file name without the version that may stand behind `.so`, or before `.dylib`.
+fn without_version(file: &str) -> &str {
+    let end = match file.find(".so.") {
+        Some(at) => at + ".so".len(),
+        None if file.ends_with(".dylib") => file.find('.').unwrap_or(file.len()),
+        None => file.len(),
+    };
+    &file[..end]
+}
+
 /// A name without the hash that tools which repair Python wheels put behind it.
 fn without_hash(name: &str) -> &str {
     match name.rsplit_once('-') {
@@ -139,6 +149,20 @@ mod tests {
         assert_eq!(kind("libggml-cpu-haswell.so"), backend("cpu", Some("haswell")));
         assert_eq!(kind("libggml-cpu-apple_m2_m3.dylib"), backend("cpu", Some("apple_m2_m3")));
         assert_eq!(kind("ggml-vulkan.dll"), backend("vulkan", None));
+    }
+
+    #[test]
+    fn versions_are_other_names_of_one_library() {
+        for (file, name) in [
+            ("libggml-base.so", "libggml-base.so"),
+            ("libggml-base.so.0", "libggml-base.so"),
+            ("libggml-base.so.0.20.2", "libggml-base.so"),
+            ("libggml.v0.5.0.so", "libggml.v0.5.0.so"),
+            ("libggml-cpu.0.dylib", "libggml-cpu"),
+            ("ggml.dll", "ggml.dll"),
+        ] {
+            assert_eq!(without_version(file), name);
+        }
     }
 
     #[test]
