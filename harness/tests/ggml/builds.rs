@@ -125,6 +125,34 @@ fn other_backends_compute() {
     }
 }
 
+/// A folder with libraries of two builds is refused, whatever else is in it.
+#[test]
+fn a_mixture_of_builds_is_refused() {
+    let modules = |build: &Build| {
+        let files = std::fs::read_dir(&build.dir).unwrap().map(|e| e.unwrap().path());
+        files.filter(|p| p.to_string_lossy().contains("libggml-cpu-")).collect::<Vec<_>>()
+    };
+    let builds: Vec<Build> = builds().into_iter().filter(|b| !modules(b).is_empty()).collect();
+    for pair in builds.windows(2) {
+        let dir = tempfile::tempdir().unwrap();
+        let copy = |from: &Path, name: &str| std::fs::copy(from, dir.path().join(name)).unwrap();
+        for file in std::fs::read_dir(&pair[0].dir).unwrap().map(|e| e.unwrap().path()) {
+            let name = file.file_name().unwrap().to_string_lossy().into_owned();
+            if !name.contains("vulkan.so") && name.contains("ggml") {
+                copy(&file, &name);
+            }
+        }
+        copy(&modules(&pair[1])[0], "libggml-cpu-zzz.so");
+        let launch = |backend: &str| Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
+        let discovery = discover(&[Source::ggml(&Build::in_dir(dir.path()), launch)]);
+        // Neighbours may fit together: then nothing is wrong.
+        for refused in &discovery.refused {
+            assert!(refused.why.contains("libggml-cpu-zzz.so: "), "{}", refused.why);
+            eprintln!("{} with a module of {}: {}", pair[0].name, pair[1].name, refused.why);
+        }
+    }
+}
+
 /// Repack kernels check ids, with an assertion that ends the process.
 #[test]
 fn an_assertion_is_a_crash_of_that_case_alone() {

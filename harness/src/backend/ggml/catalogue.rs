@@ -53,8 +53,9 @@ struct Backend<'a> {
 }
 
 impl Catalogue {
-    /// Loads the backends of a build: all of them, or only what a device's key may belong to.
-    pub(super) fn read(ggml: &Ggml, build: &Build, wanted: Option<&str>) -> Self {
+    /// Loads the backends of a build: all of them, or only what a device's key may belong to. The error names a library
+    /// that belongs to another build.
+    pub(super) fn read(ggml: &Ggml, build: &Build, wanted: Option<&str>) -> Result<Self, String> {
         let mut catalogue = Catalogue::default();
         for reg in ggml.linked() {
             // SAFETY: the pointer is the registry's own.
@@ -78,13 +79,14 @@ impl Catalogue {
                 Ok(reg) => catalogue.add(&Backend { ggml, build, key, reg, properties }),
                 Err(NoModule::Linked) => {}
                 Err(NoModule::OtherProcessor) => other_processor.push(module.file()),
+                Err(NoModule::Foreign(why)) => return Err(why),
                 Err(NoModule::Failed(why)) => catalogue.absent.push(why),
             }
         }
         if !other_processor.is_empty() {
             catalogue.absent.push(format!("for another processor: {}", other_processor.join(", ")));
         }
-        catalogue
+        Ok(catalogue)
     }
 
     fn add(&mut self, backend: &Backend<'_>) {

@@ -33,7 +33,9 @@ pub(super) enum NoModule {
     Linked,
     /// It was compiled for another processor, as it says itself.
     OtherProcessor,
-    /// Anything else, in one line.
+    /// It does not belong to this build, in one line: the folder is a mixture.
+    Foreign(String),
+    /// Anything else, in one line: usually the driver of a GPU is not installed.
     Failed(String),
 }
 
@@ -70,7 +72,12 @@ impl Ggml {
 
     /// Loads one backend.
     pub(super) fn load_module(&self, module: &Module) -> Result<*mut Reg, NoModule> {
-        let failed = |why: String| NoModule::Failed(format!("{}: {why}", module.file()));
+        let failed = |why: String| {
+            // What the dynamic loader, and ggml in its log, say of a library of another build.
+            let is_foreign = ["undefined symbol", "incompatible API version"].iter().any(|mark| why.contains(mark));
+            let why = format!("{}: {why}", module.path.display());
+            if is_foreign { NoModule::Foreign(why) } else { NoModule::Failed(why) }
+        };
         let library = open(&module.path, RTLD_LOCAL).map_err(failed)?;
         // SAFETY: the file has the name of a backend of ggml's, and `open` never unloads.
         let api = unsafe { ModuleApi::resolve(&library) }.map_err(failed)?;

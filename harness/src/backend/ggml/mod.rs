@@ -50,7 +50,7 @@ impl GgmlDriver {
     fn catalogue(wanted: Option<&str>) -> Result<(&'static Ggml, Catalogue), String> {
         let build = Build::from_env().ok_or_else(|| format!("{DIR} names no build"))?;
         let ggml = Ggml::load(&build.dir)?;
-        Ok((ggml, Catalogue::read(ggml, &build, wanted)))
+        Ok((ggml, Catalogue::read(ggml, &build, wanted)?))
     }
 }
 
