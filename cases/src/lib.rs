@@ -16,6 +16,7 @@ pub mod id;
 pub mod judge;
 pub mod model;
 pub mod mul_mat_id;
+pub mod op;
 pub mod plan;
 pub mod profile;
 pub mod stream;

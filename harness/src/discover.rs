@@ -88,10 +88,16 @@ fn ask_parts(backend: &str, launch: &Launch) -> Result<(Vec<Found>, Vec<Missing>
 /// Asks every source at once.
 pub fn discover(sources: &[Source]) -> Discovery {
     let answers: Vec<_> = thread::scope(|scope| {
-        let asked = sources.iter().map(|s| (s, scope.spawn(|| ask_parts(&s.name, &s.launch))));
+        let asked = sources.iter().map(|s| {
+            // Without a thread it is asked when its turn comes.
+            (s, thread::Builder::new().spawn_scoped(scope, || ask_parts(&s.name, &s.launch)).ok())
+        });
         let asked: Vec<_> = asked.collect();
-        // A thread that panicked has said why on stderr; its backend is then neither found nor missing.
-        asked.into_iter().filter_map(|(source, thread)| Some((source, thread.join().ok()?))).collect()
+        let answer = |(s, thread): (_, Option<thread::ScopedJoinHandle<'_, _>>)| {
+            let s: &Source = s;
+            (s, thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask_parts(&s.name, &s.launch)))
+        };
+        asked.into_iter().map(answer).collect()
     });
     let mut discovery = Discovery::default();
     for (source, answer) in answers {

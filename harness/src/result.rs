@@ -2,6 +2,7 @@
 
 use std::fmt;
 
+use conform_cases::case::Case;
 use conform_cases::judge::{Check, Judgement, Metrics, Status};
 use serde::{Deserialize, Serialize};
 
@@ -178,30 +179,37 @@ impl CaseResult {
         self.gating && self.verdict.is_bad()
     }
 
-    /// What one bug's results have in common: op and type, verdict or check, kind of pattern.
+    /// What one bug's results have in common: op, type and shape class; verdict or check; what the
+    /// values have in common.
     /// Written without spaces, so that `replay --like` takes it from a shell.
     pub fn signature(&self) -> Option<String> {
         if !self.verdict.is_bad() {
             return None;
         }
-        let op = self.case.split(['/', ',']).take(2).collect::<Vec<_>>().join("/");
+        // A result read back from a file may name a case of another version.
+        let kind = self.case.parse::<Case>().map_or_else(
+            |_| self.case.split('/').next().unwrap_or_default().to_owned(),
+            |case| format!("{}:{}", case.group(), case.body().shape_class()),
+        );
         let first = self.failed_checks().next();
         let what = match (self.verdict, first) {
-            (Verdict::Fail | Verdict::Flaky, Some(check)) => check.name.clone(),
-            (verdict, _) => verdict.word().to_owned(),
+            // The same wrong number shows in one of three checks, depending on the data.
+            (Verdict::Fail | Verdict::Flaky, Some(check)) if ["class", "exact"].contains(&&*check.name) => "values",
+            (Verdict::Fail | Verdict::Flaky, Some(check)) => &check.name,
+            (verdict, _) => verdict.word(),
         };
-        let pattern = first.and_then(|c| c.failure()?.pattern.as_deref()).map(kind_of_pattern).unwrap_or_default();
-        Some(format!("{op}:{what}{pattern}"))
+        let pattern = first.and_then(|c| c.failure()?.pattern.as_deref()).and_then(kind_of_pattern);
+        let pattern = pattern.map(|p| format!(":{p}")).unwrap_or_default();
+        Some(format!("{kind}:{what}{pattern}"))
     }
 }
 
-/// A pattern without its numbers: `one row (63), all zero` is `:one-row:all-zero`.
-fn kind_of_pattern(pattern: &str) -> String {
-    let words = pattern.split(", ").map(|part| {
-        let kept = part.split_whitespace().filter(|w| !w.contains(|c: char| c.is_ascii_digit()));
-        format!(":{}", kept.collect::<Vec<_>>().join("-"))
-    });
-    words.collect()
+/// What all wrong values have in common, without its numbers. Where they are is left out: in a small case one row or
+/// one slot is a coincidence, and one bug would have many signatures.
+fn kind_of_pattern(pattern: &str) -> Option<String> {
+    let part = pattern.split(", ").find(|part| part.starts_with("all "))?;
+    let words = part.split_whitespace().take_while(|w| w.chars().all(char::is_alphabetic));
+    Some(words.collect::<Vec<_>>().join("-"))
 }
 
 #[cfg(test)]
@@ -211,18 +219,27 @@ mod tests {
 
     fn failing(pattern: Option<&str>) -> CaseResult {
         let failure = Failure { what: String::new(), worst: None, pattern: pattern.map(str::to_owned) };
-        let mut r = CaseResult::bare("mul_mat_id/w=mxfp4,x=f32/route=one,data=wide/v1-1", "cpu", Verdict::Fail, None);
+        let mut r = CaseResult::bare(
+            "mul_mat_id/w=mxfp4,x=f32,e=1,u=1,m=1,n=2,k=32/route=one,data=wide/v1-1",
+            "cpu",
+            Verdict::Fail,
+            None,
+        );
         r.checks = vec![Check::passed("written"), Check::failed("values", failure)];
         r
     }
 
     #[test]
-    fn signatures_drop_numbers() {
-        let s = failing(Some("one row (63), all scaled by 1.0200")).signature().unwrap();
-        assert_eq!(s, "mul_mat_id/w=mxfp4:values:one-row:all-scaled-by");
-        assert_eq!(failing(None).signature().unwrap(), "mul_mat_id/w=mxfp4:values");
+    fn signatures_keep_what_one_bug_has_in_common() {
+        let signature = |pattern| failing(pattern).signature().unwrap();
+        assert_eq!(signature(None), "mul_mat_id/mxfp4:many-tokens:values");
+        assert_eq!(signature(Some("one row (63)")), signature(None));
+        let scaled = signature(Some("two tokens (0, 1), all scaled by 1.0200"));
+        assert_eq!(scaled, "mul_mat_id/mxfp4:many-tokens:values:all-scaled-by");
         let crash = CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Crash, None);
-        assert_eq!(crash.signature().unwrap(), "argsort/c=3:crash");
+        assert_eq!(crash.signature().unwrap(), "argsort/asc:short-rows:crash");
+        let unknown = CaseResult::bare("new_op/c=3/data=ties/v1-1", "cpu", Verdict::Crash, None);
+        assert_eq!(unknown.signature().unwrap(), "new_op:crash");
         assert_eq!(CaseResult::bare("a/b/c/d", "cpu", Verdict::Pass, None).signature(), None);
     }
 

@@ -6,7 +6,7 @@
 
 use std::ops::RangeInclusive;
 
-use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::formats::{ElemType, Parts, read_f32, read_i32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::opencl::{OpenCl, SOURCES};
@@ -92,15 +92,24 @@ impl Spec {
         match t.ty {
             ElemType::F32 => unit.to_le_bytes().to_vec(),
             ElemType::F16 => half::f16::from_f32(unit).to_le_bytes().to_vec(),
+            ElemType::Bf16 => half::bf16::from_f32(unit).to_le_bytes().to_vec(),
             blocked => {
-                let codes = std::array::from_fn(|i| stream.word(1 + i as u64) as u8);
+                let byte = |i: usize| stream.word(100 + i as u64) as u8;
+                let mask = (1u16 << blocked.code_bits()) - 1;
                 let span = u64::from(self.scales.end() - self.scales.start()) + 1;
                 let scale = match blocked {
                     ElemType::Mxfp4 => u16::from(self.scales.start() + stream.below(40, span) as u8),
                     _ => half::f16::from_f32(unit).to_bits(),
                 };
                 let mut block = vec![0; blocked.block_bytes()];
-                blocked.encode_block(scale, &codes, &mut block);
+                let parts = Parts {
+                    scale,
+                    min: half::f16::from_f32(0.5 - unit * 3.0).to_bits(),
+                    sub_scales: std::array::from_fn(|i| byte(i)),
+                    sub_mins: std::array::from_fn(|i| byte(16 + i)),
+                    codes: std::array::from_fn(|i| byte(32 + i) & mask as u8),
+                };
+                blocked.encode_block(&parts, &mut block);
                 block
             }
         }
@@ -197,11 +206,14 @@ fn compare(spec: &Spec, plan: &Plan, inputs: &[Vec<u8>], bytes: &[u8], what: &st
             continue;
         }
         let activations = decode(x, &inputs[X], [e % spec.per_token, t, 0]);
+        let mut offsets = vec![0.0; spec.k];
         for (r, got) in got.iter().enumerate() {
             let weights = decode(w, &inputs[W], [r, id as usize, 0]);
-            let products = || weights.iter().zip(&activations).map(|(w, x)| w * x);
-            let want: f64 = products().sum();
-            let bound = products().map(f64::abs).sum::<f64>() * spec.roundings() * 2f64.powi(-24) + 2f64.powi(-148);
+            w.ty.offsets(&inputs[W][w.row_range([r, id as usize, 0])], false, &mut offsets);
+            let want: f64 = weights.iter().zip(&activations).map(|(w, x)| w * x).sum();
+            let sizes = weights.iter().zip(&offsets).map(|(w, o)| (w - o).abs() + o.abs());
+            let size: f64 = sizes.zip(&activations).map(|(size, x)| size * x.abs()).sum();
+            let bound = size * spec.roundings() * 2f64.powi(-24) + 2f64.powi(-148);
             let close = (f64::from(*got) - want).abs() <= bound;
             assert!(close || want.is_nan() && got.is_nan(), "{what}: [{r}, {e}, {t}] is {got}, not {want} ± {bound}");
         }
@@ -214,7 +226,8 @@ fn mul_mat_id_of_every_type() {
     for ty in ElemType::WEIGHTS {
         for tokens in [1, 3] {
             for margins in [false, true] {
-                check(&mut *device, &Spec { ty, tokens, margins, ..Spec::default() });
+                let k = 2 * ty.block_len().max(32);
+                check(&mut *device, &Spec { ty, k, tokens, margins, ..Spec::default() });
             }
         }
     }
@@ -228,7 +241,9 @@ fn mul_mat_id_edge_sizes() {
             check(&mut *device, &Spec { k, m, tokens, margins: tokens == 2, ..Spec::default() });
         }
     }
-    for (ty, k) in [(ElemType::F32, 1), (ElemType::F32, 33), (ElemType::F16, 7), (ElemType::Q8_0, 96)] {
+    for (ty, k) in
+        [(ElemType::F32, 1), (ElemType::F32, 33), (ElemType::F16, 7), (ElemType::Bf16, 7), (ElemType::Q8_0, 96)]
+    {
         check(&mut *device, &Spec { ty, k, m: 3, margins: true, ..Spec::default() });
     }
     // One k block more than the lane groups of gemv divide evenly, and many.
@@ -276,6 +291,60 @@ fn mxfp4_scale_bytes() {
             check(&mut *device, &Spec { scales, tokens, ..Spec::default() });
         }
     }
+}
+
+/// With one sign everywhere, an infinite scale would give infinity where NaN is due.
+#[test]
+fn scale_byte_255_is_nan() {
+    let Some(mut device) = device() else { return };
+    for tokens in [1, 2] {
+        let spec = Spec { tokens, k: 32, ..Spec::default() };
+        let plan = spec.plan();
+        let mut inputs: Vec<_> = (0..OUT).map(|i| spec.bytes(&plan.tensors[i], i as u64)).collect();
+        inputs[W]
+            .chunks_exact_mut(17)
+            .for_each(|b| ElemType::Mxfp4.encode_block(&Parts { scale: 255, codes: [2; 256], ..Parts::default() }, b));
+        inputs[X].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
+        device.load(&plan).unwrap();
+        write_all(&mut *device, &inputs);
+        let bytes = run(&mut *device, &plan, OUT);
+        // The poison is a NaN as well.
+        assert!(read_f32(&bytes).all(|v| v.is_nan() && v.to_bits() != POISON), "{tokens} tokens");
+    }
+}
+
+/// Router, then two layers over its ids: all at once, step by step, and step by step in memory that was used before.
+#[test]
+fn steps_in_sequence() {
+    let Some(mut device) = device() else { return };
+    let spec = Spec { used: 5, tokens: 9, ..Spec::default() };
+    let mut plan = spec.plan();
+    let logits = Tensor::whole("logits", ElemType::F32, [5, 9, 1, 1], Role::Input);
+    let second = Tensor { name: "second".to_owned(), ..plan.tensors[OUT].clone() };
+    plan.tensors.extend([logits, second]);
+    plan.tensors[IDS].role = Role::Output;
+    plan.steps = vec![
+        Step::Argsort { x: 4, out: IDS, order: Order::Desc },
+        Step::MulMatId { weights: W, x: X, ids: IDS, out: OUT },
+        Step::MulMatId { weights: W, x: X, ids: IDS, out: 5 },
+    ];
+    let inputs = [W, X, 4].map(|i| (i, spec.bytes(&plan.tensors[i], i as u64)));
+    device.load(&plan).unwrap();
+    inputs.iter().for_each(|(i, bytes)| device.write(*i, 0, bytes).unwrap());
+    let first = run(&mut *device, &plan, OUT);
+    let mut ids = vec![0; plan.tensors[IDS].parent_bytes()];
+    device.read(IDS, 0, &mut ids).unwrap();
+    compare(&spec, &plan, &[inputs[0].1.clone(), inputs[1].1.clone(), ids], &first, "sequence");
+    let mut again = vec![0; first.len()];
+    for step in 0..3 {
+        device.poison_scratch(step as u32).unwrap();
+        device.run(step..step + 1).unwrap();
+    }
+    for out in [OUT, 5] {
+        device.read(out, 0, &mut again).unwrap();
+        assert!(again == first, "tensor {out} differs between whole and single steps");
+    }
+    assert!(device.run(2..4).is_err() && device.run(0..0).is_ok());
 }
 
 #[test]
@@ -366,6 +435,8 @@ fn check_sort(device: &mut dyn Device, shape: [usize; 4], margins: bool, order: 
             if order == Order::Asc { a <= b } else { a >= b }
         };
         assert!(nan || got.windows(2).all(monotone), "{shape:?} {order:?}: row {at:?} is not sorted");
+        let ties_in_order = |w: &[usize]| values[w[0]].to_bits() != values[w[1]].to_bits() || w[0] < w[1];
+        assert!(got.windows(2).all(ties_in_order), "{shape:?} {order:?}: row {at:?} has ties out of order");
     }
     device.poison_scratch(0).unwrap();
     assert!(run(device, &plan, 1) == sorted, "{shape:?}: poisoned scratch changes the result");

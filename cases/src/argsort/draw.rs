@@ -59,18 +59,3 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("argsort/c=17,r=3,r2=2,r3=2,v=crst/data=uniform", "a view with a margin in every dimension"),
     ("argsort/c=1,r=2,r2=32769/data=same", "rows beyond 65535 in a higher dimension"),
 ];
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::case::Case;
-
-    #[test]
-    fn named_ids_are_valid_and_affordable() {
-        for (sections, reason) in NAMED {
-            let case = Case::from_sections(sections, 1).unwrap();
-            assert!(case.body().cost().operations <= crate::cost::Cost::MAX_OPERATIONS, "{sections}");
-            assert!(!reason.is_empty());
-        }
-    }
-}

@@ -9,7 +9,6 @@ mod draw;
 
 use std::sync::Arc;
 
-use crate::case::{CaseType, Inputs, Op};
 use crate::cost::Cost;
 use crate::formats::{ElemType, read_f32};
 use crate::id::{Margins, Reader, Writer, words};
@@ -17,6 +16,7 @@ use crate::judge::permutation::judge_sort;
 use crate::judge::values::{Class, Expected};
 use crate::judge::{Capabilities, Findings, Oracle};
 use crate::model::Model;
+use crate::op::{CaseType, Inputs, Op};
 use crate::plan::{Order, Role, Step, Tensor};
 
 /// The op's entry in the registry.
@@ -170,7 +170,11 @@ impl CaseType for Argsort {
     fn cost(&self) -> Cost {
         let elements = self.shape().iter().product::<usize>() as u64;
         let stages = u64::from(self.cols.next_power_of_two().ilog2());
-        Cost { operations: elements * (stages * (stages + 1) / 4).max(1), input_elements: elements }
+        Cost {
+            operations: elements * (stages * (stages + 1) / 4).max(1),
+            input_elements: elements,
+            oracle_bytes: 16 * elements,
+        }
     }
 
     fn group(&self) -> &'static str {
@@ -180,8 +184,17 @@ impl CaseType for Argsort {
         }
     }
 
+    /// Rows beyond a usual work-group need another kernel.
+    fn shape_class(&self) -> &'static str {
+        if self.cols <= 1024 { "short-rows" } else { "long-rows" }
+    }
+
     fn binds_foreign_devices(&self) -> bool {
         self.keys != Keys::Nan
+    }
+
+    fn model(&self, _: &Capabilities) -> Option<Model> {
+        None
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
@@ -214,16 +227,12 @@ impl Oracle for ArgsortOracle {
         OUT
     }
 
-    fn model(&self, _: &Capabilities) -> Option<Model> {
-        None
-    }
-
-    fn judge(&self, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
         judge_sort(&self.keys, self.cols, self.order, output, poison)
     }
 
     /// One right answer; where keys tie it is not the only one. NaN sorts by its bits, as a total order has it.
-    fn expected(&self, _: &Capabilities) -> Vec<Expected> {
+    fn expected(&self, _: &Inputs<'_>, _: &Capabilities) -> Vec<Expected> {
         let sorted = |keys: &[f32]| {
             let mut indices: Vec<usize> = (0..keys.len()).collect();
             indices.sort_by(|a, b| match self.order {

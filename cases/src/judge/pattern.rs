@@ -1,8 +1,20 @@
 //! What wrong elements have in common: one row, one expert, everything, a constant factor.
 
 use std::collections::BTreeSet;
+use std::fmt;
 
-use super::values::Place;
+/// Coordinates of an element, each with its name.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Place(pub Vec<(&'static str, i64)>);
+
+impl fmt::Display for Place {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (i, (axis, at)) in self.0.iter().enumerate() {
+            write!(f, "{}{axis} {at}", if i == 0 { "" } else { ", " })?;
+        }
+        Ok(())
+    }
+}
 
 /// A wrong element.
 #[derive(Clone, Copy, Debug)]
@@ -51,6 +63,8 @@ fn shared_coordinates(wrong: &[Wrong], elements: usize, place: &dyn Fn(usize) ->
         let all_above = all.range(first..).count() == bad.len();
         if bad.len() == 1 {
             parts.push(format!("one {name} ({first})"));
+        } else if bad.len() == 2 && all.len() > 2 {
+            parts.push(format!("two {name}s ({first}, {last})"));
         } else if all_above && bad.len() < all.len() && Some(last) == all.last() {
             parts.push(format!("{name}s {first} and up"));
         }
@@ -99,10 +113,14 @@ mod tests {
         assert_eq!(pattern(|r, t| Some(-value(r, t))).as_deref(), Some("every element, all negated"));
         assert_eq!(pattern(|r, t| (r == 2).then(|| noise(r, t)).flatten()).as_deref(), Some("one row (2)"));
         assert_eq!(pattern(|r, t| (t == 1).then(|| noise(r, t)).flatten()).as_deref(), Some("one token (1)"));
-        assert_eq!(pattern(|r, t| (r >= 2).then(|| noise(r, t)).flatten()).as_deref(), Some("rows 2 and up"));
+        assert_eq!(
+            pattern(|r, t| (r == 0 || r == 2).then(|| noise(r, t)).flatten()).as_deref(),
+            Some("two rows (0, 2)")
+        );
+        assert_eq!(pattern(|r, t| (r >= 1).then(|| noise(r, t)).flatten()).as_deref(), Some("rows 1 and up"));
         assert_eq!(pattern(|r, t| (r == 2 && t == 1).then_some(0.5)).as_deref(), Some("a single element"));
         assert_eq!(pattern(|r, _| (r != 1).then_some(0.0)).as_deref(), Some("all zero"));
         assert_eq!(pattern(|_, _| Some(f32::NAN)).as_deref(), Some("every element, all NaN"));
-        assert_eq!(pattern(|r, t| (r != 1 && t != 1).then(|| noise(r, t)).flatten()), None);
+        assert_eq!(pattern(|r, t| (r != 1 || t != 1).then(|| noise(r, t)).flatten()), None);
     }
 }

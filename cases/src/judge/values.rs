@@ -1,8 +1,6 @@
 //! Judging approximate values, element by element.
 
-use std::fmt;
-
-use super::pattern::{self, Wrong};
+use super::pattern::{self, Place, Wrong};
 use super::{Check, Failure, Findings, Metrics};
 use crate::formats::read_f32;
 use crate::model::Model;
@@ -35,19 +33,6 @@ pub enum Class {
     Inconclusive,
 }
 
-/// Coordinates of an element, each with its name.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place(pub Vec<(&'static str, i64)>);
-
-impl fmt::Display for Place {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        for (i, (axis, at)) in self.0.iter().enumerate() {
-            write!(f, "{}{axis} {at}", if i == 0 { "" } else { ", " })?;
-        }
-        Ok(())
-    }
-}
-
 /// Elements that one check found wrong.
 #[derive(Default)]
 struct Bad {
@@ -75,15 +60,13 @@ impl Bad {
     ) -> Option<Failure> {
         let worst = self.wrong.get(self.worst.0)?;
         let e = expected(worst.element);
+        let error = (f64::from(worst.got) - e.value).abs();
         let allowed = match e.class {
-            Class::Exact => "exactly".to_owned(),
-            Class::Finite => format!(
-                "± {:.3e} (error {:.3e}, {:.3e} of it)",
-                e.bound,
-                (f64::from(worst.got) - e.value).abs(),
-                self.worst.1
-            ),
-            _ => "as a class".to_owned(),
+            Class::Exact => format!(", allowed ± 0, error {error:.3e}"),
+            Class::Finite if error.is_finite() => {
+                format!(", allowed ± {:.3e}, error {error:.3e} ({:.3e} times allowed)", e.bound, error / e.bound)
+            }
+            _ => String::new(),
         };
         let want = match e.class {
             Class::Untouched => "untouched".to_owned(),
@@ -92,7 +75,7 @@ impl Bad {
         Some(Failure {
             what: format!("{} of {of} elements {what}", self.wrong.len()),
             worst: Some(format!(
-                "{}: expected {want}, got {}, allowed {allowed}",
+                "{}: expected {want}, got {}{allowed}",
                 place(worst.element),
                 number(f64::from(worst.got))
             )),
@@ -205,7 +188,8 @@ impl Totals {
             }
             _ => return,
         };
-        self.powerful += usize::from(allowed < e.value.abs() / 2.0);
+        // An exact zero is worth as much as any other exact value.
+        self.powerful += usize::from(e.class == Class::Exact || allowed < e.value.abs() / 2.0);
         self.seen_zero += usize::from(allowed < e.value.abs());
         self.nonzero += usize::from(e.value != 0.0);
         let error = (f64::from(got) - e.value).abs();
@@ -254,10 +238,10 @@ mod tests {
     use super::*;
     use crate::formats::ElemType;
     use crate::judge::{POISONS, Status};
-    use crate::model::{Arithmetic, of_device};
+    use crate::model::{Arithmetic, Kernels, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
-        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
+        let model = of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false });
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }
@@ -330,7 +314,9 @@ mod tests {
         assert_eq!(failure.what, "2 of 2 elements are beyond their bound");
         assert_eq!(
             failure.worst.as_deref(),
-            Some("row 1: expected 2.000000000, got 3.000000000, allowed ± 1.000e-1 (error 1.000e0, 1.000e1 of it)")
+            Some(
+                "row 1: expected 2.000000000, got 3.000000000, allowed ± 1.000e-1, error 1.000e0 (1.000e1 times allowed)"
+            )
         );
     }
 }

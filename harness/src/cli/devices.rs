@@ -6,12 +6,14 @@ use serde_json::json;
 
 use super::args::{Devices, Sources};
 use super::{Exit, Outcome, say, say_json};
+use crate::backend;
 use crate::discover::{Discovery, Source, discover};
 use crate::worker::Launch;
 
 /// Asks every backend and every build that was named, with workers of this very program. A build that cannot be used is
 /// told about here and does not keep the others from being used; [`Discovery::refused`] has it for the exit code.
 pub(super) fn find(sources: &Sources) -> Result<Discovery, String> {
+    backend::fake::check()?;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program to start workers: {e}"))?;
     let launch = |backend: &str| Launch::conform(&program, backend);
     let builds = &sources.ggml;

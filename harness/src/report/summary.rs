@@ -126,86 +126,113 @@ impl Summary {
 
     /// The summary as text.
     pub fn text(&self) -> String {
-        let mut text = String::new();
-        let verdicts: Vec<Verdict> = Verdict::ALL
-            .into_iter()
-            .filter(|v| self.tallies().any(|(_, _, t)| t.verdicts.contains_key(v)) || *v == Verdict::Pass)
-            .collect();
-        let width = self.devices.keys().map(String::len).max().unwrap_or(0).max(6);
-        let mut header = format!("{:<width$}  {:<10}", "device", "op");
-        verdicts.iter().for_each(|v| push(&mut header, format_args!("  {:>7}", v.word())));
-        for column in ["generate", "oracle", "load", "upload", "compute", "read", "judge"] {
-            push(&mut header, format_args!("  {column:>8}"));
-        }
-        push(&mut text, format_args!("{header}\n"));
-        for (device, op, t) in self.tallies() {
-            let mut row = format!("{device:<width$}  {op:<10}");
-            for v in &verdicts {
-                let n = t.verdicts.get(v).copied().unwrap_or(0);
-                push(&mut row, format_args!("  {n:>w$}", w = v.word().len().max(7)));
-            }
-            let x = &t.times;
-            for time in [x.generate, x.oracle, x.load, x.upload, x.compute, x.read, x.judge] {
-                push(&mut row, format_args!("  {:>8}", seconds(time)));
-            }
-            push(&mut text, format_args!("{row}\n"));
-        }
-        self.notes(&mut text, width);
+        let mut text = self.results_table();
+        self.models_table(&mut text);
+        self.impossible_checks(&mut text);
+        self.notes(&mut text);
         text
     }
 
-    /// What is worth saying below the table.
-    fn notes(&self, text: &mut String, width: usize) {
+    fn results_table(&self) -> String {
+        let seen = |v: &Verdict| *v == Verdict::Pass || self.tallies().any(|(_, _, t)| t.verdicts.contains_key(v));
+        let verdicts: Vec<Verdict> = Verdict::ALL.into_iter().filter(seen).collect();
+        let width = self.device_width();
+        let mut text = format!("{:<width$}  {:<10}", "device", "op");
+        verdicts.iter().for_each(|v| push(&mut text, format_args!("  {:>7}", v.word())));
+        for column in ["generate", "oracle", "load", "upload", "compute", "read", "judge"] {
+            push(&mut text, format_args!("  {column:>8}"));
+        }
+        text.push('\n');
         for (device, op, t) in self.tallies() {
-            for (name, m) in &t.models {
-                let exact = 100.0 * m.exact as f64 / m.elements.max(1) as f64;
-                push(
-                    text,
-                    format_args!(
-                        "{device:<width$}  model '{name}': {} cases of {op}, mean power {:.1} %, {exact:.1} % of elements exact, largest error ratio {:.3}\n",
-                        m.cases,
-                        100.0 * m.mean_power,
-                        m.ratio
-                    ),
-                );
+            push(&mut text, format_args!("{device:<width$}  {op:<10}"));
+            for v in &verdicts {
+                let n = t.verdicts.get(v).copied().unwrap_or(0);
+                push(&mut text, format_args!("  {n:>w$}", w = v.word().len().max(7)));
             }
-            if t.reported_only > 0 {
-                push(
-                    text,
-                    format_args!(
-                        "{device:<width$}  {} bad results of {op} reported only: the contract does not bind this device\n",
-                        t.reported_only
-                    ),
-                );
+            let x = &t.times;
+            for time in [x.generate, x.oracle, x.load, x.upload, x.compute, x.read, x.judge] {
+                push(&mut text, format_args!("  {:>8}", seconds(time)));
             }
+            text.push('\n');
+        }
+        text
+    }
+
+    /// What a pass under each precision model is worth.
+    fn models_table(&self, text: &mut String) {
+        let rows = self.tallies().flat_map(|(device, _, t)| t.models.iter().map(move |(name, m)| (device, name, m)));
+        let rows: Vec<_> = rows.collect();
+        let Some(model_width) = rows.iter().map(|(_, name, _)| name.len()).max() else { return };
+        let width = self.device_width();
+        push(
+            text,
+            format_args!(
+                "\n{:<width$}  {:<model_width$}  {:>7}  {:>7}  {:>7}  {:>9}\n",
+                "device", "precision model", "cases", "power", "exact", "max ratio"
+            ),
+        );
+        for (device, name, m) in rows {
+            let (power, exact) = (100.0 * m.mean_power, 100.0 * m.exact as f64 / m.elements.max(1) as f64);
+            push(
+                text,
+                format_args!(
+                    "{device:<width$}  {name:<model_width$}  {:>7}  {power:>5.1} %  {exact:>5.1} %  {:>9.3}\n",
+                    m.cases, m.ratio
+                ),
+            );
+        }
+    }
+
+    /// Checks that could not be made, devices with the same count together.
+    fn impossible_checks(&self, text: &mut String) {
+        let mut by_reason: BTreeMap<(&str, &str, u64), Vec<&str>> = BTreeMap::new();
+        for (device, op, t) in self.tallies() {
             for (what, count) in &t.not_possible {
-                push(text, format_args!("{device:<width$}  not possible in {count} cases of {op}: {what}\n"));
+                by_reason.entry((op, what, *count)).or_default().push(device);
             }
+        }
+        if !by_reason.is_empty() {
+            push(text, format_args!("\nchecks that were not possible\n"));
+        }
+        for ((op, what, count), devices) in by_reason {
+            push(text, format_args!("  {count:>6} × {op} {what}, on {}\n", devices.join(", ")));
+        }
+    }
+
+    /// What else is worth saying.
+    fn notes(&self, text: &mut String) {
+        let reported: u64 = self.tallies().map(|(_, _, t)| t.reported_only).sum();
+        if reported > 0 {
+            push(
+                text,
+                format_args!("\n{reported} bad results are reported only: the contract does not bind those devices\n"),
+            );
         }
         if self.incidents > 0 {
             push(
                 text,
-                format_args!("{} deaths of workers that a fresh worker did not repeat (not gating)\n", self.incidents),
+                format_args!(
+                    "\n{} deaths of workers that a fresh worker did not repeat (not gating)\n",
+                    self.incidents
+                ),
             );
         }
         if let Some(why) = &self.skipped_why {
-            push(text, format_args!("{} times a case could not be prepared here, first: {why}\n", self.skipped));
+            push(text, format_args!("\n{} times a case could not be prepared here, first: {why}\n", self.skipped));
         }
         for lost in &self.lost {
-            let word = if lost.wedged { "WEDGED" } else { "unavailable" };
-            push(text, format_args!("{word}: {}\n", lost.why));
+            push(text, format_args!("\n{}: {}\n", if lost.wedged { "WEDGED" } else { "unavailable" }, lost.why));
         }
         for (device, groups) in &self.groups {
             for (signature, g) in groups {
-                push(
-                    text,
-                    format_args!(
-                        "{device:<width$}  {} × {signature}\n{:width$}  smallest: {}\n",
-                        g.count, "", g.smallest
-                    ),
-                );
+                push(text, format_args!("\n{} × {signature} on {device}\n  smallest: {}\n", g.count, g.smallest));
             }
         }
+        text.push('\n');
+    }
+
+    fn device_width(&self) -> usize {
+        self.devices.keys().map(String::len).max().unwrap_or(0).max("device".len())
     }
 
     fn tallies(&self) -> impl Iterator<Item = (&str, &str, &Tally)> {
@@ -264,10 +291,10 @@ mod tests {
         s.add(&CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Pass, None));
         assert_eq!(s.unexpected, 3);
         assert_eq!(s.judged("cpu"), 4);
-        let group = &s.groups["cpu"]["mul_mat_id/w=f32:values"];
+        let group = &s.groups["cpu"]["mul_mat_id/f32:many-tokens:values"];
         assert_eq!(group.count, 3);
         assert!(group.smallest.contains(",n=3,"));
         let text = s.text();
-        assert!(text.contains("3 × mul_mat_id/w=f32:values"), "{text}");
+        assert!(text.contains("3 × mul_mat_id/f32:many-tokens:values"), "{text}");
     }
 }

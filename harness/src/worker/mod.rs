@@ -4,7 +4,7 @@
 //! process of its own, which only executes a plan and leaves bytes behind in
 //! [shared] memory; the parent speaks a small [protocol] with it, knows how it
 //! died ([handle]), and decides what to believe ([supervise]). The other side of
-//! the protocol, for backends written in Rust, is [serve].
+//! the protocol, for backends written in Rust, is [`serve()`].
 
 #[cfg(not(unix))]
 compile_error!("conform needs a Unix system: a worker's control channel is a pair of inherited file descriptors");
@@ -17,7 +17,6 @@ pub mod protocol;
 pub mod serve;
 pub mod shared;
 pub mod supervise;
-mod sweep;
 pub(crate) mod sys;
 
 pub use handle::{Cause, Death, OpenError, Worker};

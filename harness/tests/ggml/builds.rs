@@ -98,7 +98,7 @@ fn views_are_views() {
             continue;
         };
         let mut worker = supervisor(found);
-        for ty in [ElemType::F32, ElemType::F16, ElemType::Q4_0, ElemType::Q8_0] {
+        for ty in ElemType::WEIGHTS.into_iter().filter(|ty| *ty != ElemType::Mxfp4) {
             for margins in [
                 [[true, true, true, false], WHOLE, WHOLE],
                 [WHOLE, [true, true, true, false], WHOLE],

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::formats::{ElemType, Parts, read_f32, read_i32};
 use conform_cases::plan::{Layout, Order, Plan, Role, Step, Tensor};
 use conform_harness::worker::{Job, Shared};
 
@@ -76,10 +76,13 @@ impl Small {
                 ElemType::F32 => block.copy_from_slice(&value(i).to_le_bytes()),
                 ElemType::I32 => block.copy_from_slice(&(value(i) as i32).to_le_bytes()),
                 ElemType::F16 => block.copy_from_slice(&half(value(i)).to_le_bytes()),
+                ElemType::Bf16 => block.copy_from_slice(&((value(i).to_bits() >> 16) as u16).to_le_bytes()),
                 ty => {
-                    let codes = std::array::from_fn(|j| (value(32 * i + j) * 127.0) as i8 as u8);
+                    let codes = std::array::from_fn(|j| (value(256 * i + j) * 127.0) as i8 as u8);
                     // 1/16, as f16 and as a power of two.
-                    ty.encode_block(if ty == ElemType::Mxfp4 { 123 } else { 0x2c00 }, &codes, block);
+                    let scale = if ty == ElemType::Mxfp4 { 123 } else { 0x2c00 };
+                    let parts = Parts { scale, min: 0x2c00, sub_mins: [3; 8], codes, ..Parts::default() };
+                    ty.encode_block(&parts, block);
                 }
             }
         }

@@ -23,7 +23,7 @@ impl Case {
         let margins = [true, false, false, false];
         let tensors = vec![
             Tensor::whole("x", ElemType::F32, [7, 1, 1, 1], Role::Input).with_margins(margins),
-            Tensor::whole("out", ElemType::I32, [7, 1, 1, 1], Role::Output).with_margins(margins),
+            Tensor::whole("out", ElemType::I32, [7, 1, 1, 1], Role::Output),
         ];
         let steps = vec![Step::Argsort { x: 0, out: 1, order: Order::Asc }];
         let plan = Plan { case: format!("argsort/{name}-{number}"), tensors, steps };
@@ -42,17 +42,15 @@ impl Case {
         Job { plan, layout, poisons: &POISONS, inputs, results, deadline }
     }
 
-    /// The whole output allocation, margins included, of one run.
+    /// The output of one run.
     pub(crate) fn output(&self, run: usize) -> Vec<i32> {
         let at = self.layout.results[run][1].unwrap();
-        read_i32(&self.results.copy(at..at + 9 * 4).unwrap()).collect()
+        read_i32(&self.results.copy(at..at + 7 * 4).unwrap()).collect()
     }
 
     pub(crate) fn assert_right(&self, number: usize) {
-        for (run, poison) in POISONS.into_iter().enumerate() {
-            let mut want: Vec<i32> = (0..7).map(|v| (v + 7 - (number % 7) as i32) % 7).collect();
-            want.insert(0, poison as i32);
-            want.push(poison as i32);
+        for run in 0..POISONS.len() {
+            let want: Vec<i32> = (0..7).map(|v| (v + 7 - (number % 7) as i32) % 7).collect();
             assert_eq!(self.output(run), want, "{} run {run}", self.plan.case);
         }
         let at = self.layout.readback[0].unwrap();

@@ -13,7 +13,7 @@ use conform_cases::formats::read_f32;
 use conform_cases::plan::Order;
 use rayon::prelude::*;
 
-use super::stages::View;
+use super::arguments::View;
 
 /// Sorts every row. `keys` holds a row padded to a power of two for each worker.
 pub(super) fn argsort(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8]) {

@@ -12,6 +12,8 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};
 
+use conform_cases::model::Kernels;
+
 use super::api::{BufferType, DEVICE_TYPE_CPU, Dev, ExtraBufferTypes, GetFeatures, Reg, SetThreads};
 use super::build::Build;
 use super::library::{Ggml, NoModule, text};
@@ -142,9 +144,11 @@ impl Backend<'_> {
             for packed in self.packed_buffers(dev) {
                 let mut info = info.clone();
                 let name = self.buffer_type_name(packed);
-                info.key = format!("{}+{}", info.key, packed_word(&name));
-                info.properties.insert("buffer_type".to_owned(), name);
+                let word = packed_word(&name);
                 info.capabilities.readable_inputs = false;
+                info.capabilities.kernels = if word == REPACK { Kernels::GgmlRepack } else { Kernels::Unknown };
+                info.key = format!("{}+{word}", info.key);
+                info.properties.insert("buffer_type".to_owned(), name);
                 entries.push(Entry { info, handle: Handle { dev, set_threads, packed: Some(packed) } });
             }
             entries.push(Entry { info, handle: Handle { dev, set_threads, packed: None } });
@@ -168,7 +172,7 @@ impl Backend<'_> {
         let mut put = |name: &str, value: Option<String>| {
             properties.extend(value.filter(|v| !v.is_empty()).map(|v| (name.to_owned(), v)));
         };
-        put("registry", Some(registry));
+        put("registry", Some(registry.clone()));
         put("device", Some(name));
         put("buffer_type", Some(self.buffer_type_name(usual)));
         put("memory", (total > 0).then(|| total.to_string()));
@@ -179,7 +183,7 @@ impl Backend<'_> {
         let told: Vec<String> = told.into_iter().flatten().collect();
         let driver = format!("ggml {}{}{}", self.build.name, if told.is_empty() { "" } else { ", " }, told.join(", "));
         let capabilities = Capabilities {
-            own_kernels: false,
+            kernels: kernels(&registry, properties.get("features").map_or("", String::as_str)),
             readable_inputs: true,
             scratch_poison: false,
             // No build promises it.
@@ -241,10 +245,23 @@ unsafe fn terminated<T: 'static>(list: *const T, is_end: impl Fn(&T) -> bool) ->
     at.take_while(move |t| !is_end(t))
 }
 
+/// Whose kernels run where weights lie in the usual buffers: that decides the precision model.
+fn kernels(registry: &str, features: &str) -> Kernels {
+    match registry {
+        "Vulkan" => Kernels::GgmlVulkan,
+        "CPU" if features.split(' ').any(|f| f == "AVX=1") => Kernels::GgmlCpuAvx,
+        "CPU" if cfg!(target_arch = "x86_64") => Kernels::GgmlCpuPlain,
+        _ => Kernels::Unknown,
+    }
+}
+
+/// The word for ggml's own repacked layouts.
+const REPACK: &str = "repack";
+
 /// What a type of buffer is called in keys: `CPU_REPACK` is `repack`, and so is what it was called before April 2025.
 fn packed_word(buffer_type: &str) -> String {
     match buffer_type {
-        "CPU_AARCH64" => "repack".to_owned(),
+        "CPU_AARCH64" => REPACK.to_owned(),
         name => name
             .strip_prefix("CPU_")
             .unwrap_or(name)
@@ -263,6 +280,14 @@ mod tests {
         assert!(may_be_of("ggml-a-vulkan-1", "ggml-a-vulkan"));
         assert!(!may_be_of("ggml-a-cpu-skylakex", "ggml-a-cpu-skylake"));
         assert!(!may_be_of("ggml-b-cpu", "ggml-a-cpu"));
+    }
+
+    #[test]
+    fn kernels_follow_registry_and_features() {
+        assert_eq!(kernels("CPU", "SSE3=1 AVX=1 AVX2=1"), Kernels::GgmlCpuAvx);
+        assert_ne!(kernels("CPU", "SSE3=1 AVX_VNNI=1"), Kernels::GgmlCpuAvx);
+        assert_eq!(kernels("Vulkan", ""), Kernels::GgmlVulkan);
+        assert_eq!(kernels("CUDA", ""), Kernels::Unknown);
     }
 
     #[test]

@@ -4,10 +4,10 @@
 //! device, says so in [`Probe::Missing`]. A device's key is `opencl-`, a short
 //! name of its platform, `-` and its position there: `opencl-pocl-0`.
 //!
-//! [`program`] holds the kernel sources and compiles each file at
-//! [`open`](Driver::open); [`runtime`] owns context, queue and memory;
-//! [`weights`], [`mul_mat_id`] and [`argsort`] are one concern each, and
-//! [`device`] puts them together. Options for the kernel compiler may be added
+//! `program` holds the kernel sources and compiles each file at
+//! [`open`](Driver::open); `runtime` owns context, queue and memory;
+//! `weights`, `mul_mat_id` and `argsort` are one concern each, and
+//! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
 //! Arithmetic is f32 throughout, without contraction; the order of products and
@@ -18,6 +18,8 @@
 
 mod argsort;
 mod device;
+mod error;
+mod memory;
 mod mul_mat_id;
 mod program;
 mod runtime;
@@ -122,7 +124,7 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
             properties,
             capabilities: Capabilities {
-                own_kernels: true,
+                kernels: conform_cases::model::Kernels::Own,
                 readable_inputs: true,
                 scratch_poison: true,
                 deterministic: true,

@@ -1,0 +1,94 @@
+//! What an op is: a case type, and how the crate reaches it.
+
+use std::fmt;
+use std::sync::Arc;
+
+use crate::cost::Cost;
+use crate::draw::Draw;
+use crate::judge::{Capabilities, Oracle};
+use crate::model::Model;
+use crate::plan::{Layout, Plan, Role, Step, Tensor};
+
+/// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
+pub trait CaseType: fmt::Debug + Send + Sync {
+    /// The op's name in ids.
+    fn op(&self) -> &'static str;
+
+    /// The params section of the id, canonical.
+    fn params(&self) -> String;
+
+    /// The recipe section of the id, canonical.
+    fn recipe(&self) -> String;
+
+    /// Tensors and steps.
+    fn tensors(&self) -> (Vec<Tensor>, Vec<Step>);
+
+    /// Fills one row of the view of an input tensor. `at` are the row's coordinates in dimensions 1 to 3.
+    fn fill_row(&self, seed: u64, tensor: usize, at: [usize; 3], row: &mut [u8]);
+
+    /// Fills bytes of an input's allocation that lie outside the view: a kernel that reads them should show it.
+    fn fill_margin(&self, seed: u64, tensor: usize, bytes: &mut [u8]);
+
+    /// Work and memory.
+    fn cost(&self) -> Cost;
+
+    /// The name of the group of cases this one is run with under `cargo test`, below the op.
+    fn group(&self) -> &'static str;
+
+    /// A word for the kind of shape: which of a backend's paths it usually takes.
+    fn shape_class(&self) -> &'static str;
+
+    /// False where the op's contract does not bind foreign devices: there a failure is reported without gating.
+    fn binds_foreign_devices(&self) -> bool;
+
+    /// The precision model that applies on a device, where values are approximate.
+    fn model(&self, device: &Capabilities) -> Option<Model>;
+
+    /// Computes the right values for the given inputs.
+    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle>;
+
+    /// What a person wants to see of the case beyond its tensors: one line each.
+    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String>;
+}
+
+/// Reads the params and recipe sections of an id; the error is one line.
+pub type Parse = fn(&str, &str) -> Result<Arc<dyn CaseType>, String>;
+
+/// How the crate reaches an op.
+pub struct Op {
+    /// Name in ids.
+    pub name: &'static str,
+    /// Group names that its cases may have, in a fixed order.
+    pub groups: &'static [&'static str],
+    /// Reads params and recipe.
+    pub parse: Parse,
+    /// Draws a random case within a budget of multiply-adds (or compare-exchanges).
+    pub draw: fn(&mut Draw) -> Arc<dyn CaseType>,
+    /// Ids (without the version-seed section) of the cases that every profile starts with, each with the reason it is there.
+    pub named: &'static [(&'static str, &'static str)],
+}
+
+/// The bytes of a plan's inputs, as they lie in the input file.
+#[derive(Clone, Copy)]
+pub struct Inputs<'a> {
+    /// The plan.
+    pub plan: &'a Plan,
+    layout: &'a Layout,
+    file: &'a [u8],
+}
+
+impl<'a> Inputs<'a> {
+    /// Inputs of `plan` in a file of `layout.input_bytes` bytes.
+    pub fn new(plan: &'a Plan, layout: &'a Layout, file: &'a [u8]) -> Self {
+        debug_assert_eq!(file.len(), layout.input_bytes);
+        Inputs { plan, layout, file }
+    }
+
+    /// A tensor with the bytes of its allocation; outputs have none.
+    pub fn tensor(&self, index: usize) -> (&'a Tensor, &'a [u8]) {
+        let t = &self.plan.tensors[index];
+        debug_assert_ne!(t.role, Role::Output);
+        let bytes = self.layout.source[index].map_or(&[][..], |at| &self.file[at..at + t.parent_bytes()]);
+        (t, bytes)
+    }
+}

@@ -1,0 +1,117 @@
+//! What must never change under an id: ids, bytes and exact values, as snapshots in `golden/`.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fmt::Write as _;
+
+use conform_cases::case::Case;
+use conform_cases::formats::{ElemType, Parts};
+use conform_cases::judge::Capabilities;
+use conform_cases::judge::values::Class;
+use conform_cases::model::Kernels;
+use conform_cases::op::Inputs;
+use conform_cases::plan::{Layout, Role};
+use conform_cases::profile::Profile;
+
+fn snapshot(name: &str, text: &str) {
+    let mut settings = insta::Settings::clone_current();
+    settings.set_snapshot_path(concat!(env!("CARGO_MANIFEST_DIR"), "/../golden"));
+    settings.set_prepend_module_to_snapshot(false);
+    settings.set_omit_expression(true);
+    settings.bind(|| insta::assert_snapshot!(name, text));
+}
+
+fn smoke() -> impl Iterator<Item = Case> {
+    Profile::Smoke.cases(Profile::FIXED_SEED, Profile::Smoke.drawn())
+}
+
+#[test]
+fn smoke_cases() {
+    let ids: String = smoke().fold(String::new(), |text, case| text + &case.id() + "\n");
+    snapshot("smoke_cases", &ids);
+}
+
+/// FNV-1a, 64 bits: short, and equal everywhere.
+fn hash(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
+}
+
+struct Filled {
+    case: Case,
+    plan: conform_cases::plan::Plan,
+    layout: Layout,
+    file: Vec<u8>,
+}
+
+impl Filled {
+    fn new(case: Case) -> Self {
+        let plan = case.plan();
+        let layout = Layout::new(&plan, 1);
+        let mut file = vec![0; layout.input_bytes];
+        case.fill_all(&plan, &layout, &mut file);
+        Filled { case, plan, layout, file }
+    }
+
+    fn inputs(&self) -> Inputs<'_> {
+        Inputs::new(&self.plan, &self.layout, &self.file)
+    }
+}
+
+/// A case id gives the same bytes on any host, forever. Every recipe of every type is here, views included.
+#[test]
+fn input_bytes() {
+    let mut text = String::new();
+    let small = |c: &Case| c.body().cost().input_elements < 40_000;
+    for case in smoke().filter(small).take(400) {
+        let f = Filled::new(case);
+        writeln!(text, "{}", f.case).unwrap();
+        for (i, t) in f.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+            writeln!(text, "  {:016x} {}", hash(f.inputs().tensor(i).1), t.name).unwrap();
+        }
+    }
+    snapshot("input_bytes", &text);
+}
+
+/// Exact recipes have one right answer on every host and for every correct device.
+#[test]
+fn exact_values() {
+    let own = Capabilities { kernels: Kernels::Own, ..Capabilities::default() };
+    let mut text = String::new();
+    for w in ElemType::WEIGHTS {
+        for (data, n) in [("wide", 1), ("wide", 3), ("narrow", 2)] {
+            let id = format!("mul_mat_id/w={w},x=f32,e=3,u=2,m=4,n={n},k=256/route=shuffle,data={data}/v1-2a");
+            let f = Filled::new(id.parse().unwrap());
+            let expected = f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own);
+            assert!(expected.iter().all(|e| e.class == Class::Exact), "{id}");
+            writeln!(text, "{id}").unwrap();
+            for row in expected.chunks(4) {
+                writeln!(text, "  {:?}", row.iter().map(|e| e.value).collect::<Vec<_>>()).unwrap();
+            }
+        }
+    }
+    for order in ["", ",o=desc"] {
+        let id = format!("argsort/c=9,r=2{order}/data=distinct/v1-2a");
+        let f = Filled::new(id.parse().unwrap());
+        writeln!(text, "{id}").unwrap();
+        for row in f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own).chunks(9) {
+            writeln!(text, "  {:?}", row.iter().map(|e| e.value).collect::<Vec<_>>()).unwrap();
+        }
+    }
+    snapshot("exact_values", &text);
+}
+
+/// One MXFP4 block, byte for byte: scale, then nibbles (value i low, value i + 16 high).
+#[test]
+fn mxfp4_layout() {
+    let codes = std::array::from_fn(|i| (i % 16) as u8);
+    let mut block = [0u8; 17];
+    let mut text = String::new();
+    for scale in [0u8, 1, 127, 128, 254, 255] {
+        ElemType::Mxfp4.encode_block(&Parts { scale: u16::from(scale), codes, ..Parts::default() }, &mut block);
+        let mut values = [0.0; 32];
+        ElemType::Mxfp4.decode(&block, &mut values);
+        let hex: Vec<String> = block.iter().map(|b| format!("{b:02x}")).collect();
+        writeln!(text, "scale {scale}: {}", hex.join(" ")).unwrap();
+        writeln!(text, "  values 0..15: {:?}", &values[..16]).unwrap();
+    }
+    snapshot("mxfp4_layout", &text);
+}
