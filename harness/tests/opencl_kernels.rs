@@ -16,7 +16,7 @@ const POISON: u32 = 0xFFFF_FFFF;
 
 fn device() -> Option<Box<dyn Device>> {
     match OpenCl.probe() {
-        Probe::Found(devices) => Some(OpenCl.open(&devices[0].key).unwrap()),
+        Probe::Found(devices) | Probe::FoundPart { devices, .. } => Some(OpenCl.open(&devices[0].key).unwrap()),
         Probe::Missing(why) => {
             let required = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
             assert!(!required.contains("opencl"), "OpenCL is required: {why}");

@@ -16,7 +16,8 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     let cases = args.cases.iter().map(|id| id.parse::<Case>().map_err(|e| e.to_string()));
     let cases = cases.collect::<Result<Vec<_>, _>>()?;
     let glob = device_glob(&args.device).map_err(|e| format!("--device: {e}"))?;
-    let found = match devices::find()?.select(&[glob]) {
+    let discovery = devices::find(&args.sources)?;
+    let found = match discovery.select(&[glob]) {
         Ok(found) => found,
         Err(why) => {
             note(&format!("conform: --device: {why}"));
@@ -27,7 +28,7 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     let (send, events) = mpsc::channel();
     run(&settings, found, cases.into_iter(), &send)?;
     drop(send);
-    let (mut results, mut wedged, mut missing) = (Vec::new(), false, false);
+    let (mut results, mut wedged, mut missing) = (Vec::new(), false, !discovery.refused.is_empty());
     for event in events {
         match event {
             Event::Result(result) => results.push(*result),
