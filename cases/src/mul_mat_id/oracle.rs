@@ -215,9 +215,11 @@ impl MulMatIdOracle {
         let Some(terms) = self.terms(quantised, i) else {
             return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
         };
-        let y = terms.element.y;
-        if !y.is_finite() {
-            return Expected { value: y, bound: 0.0, class: if y.is_nan() { Class::NaN } else { Class::Infinite } };
+        // What the operands themselves make of it; a known quantiser may overflow where they do not.
+        let plain = self.elements[i].y;
+        if !plain.is_finite() {
+            let class = if plain.is_nan() { Class::NaN } else { Class::Infinite };
+            return Expected { value: plain, bound: 0.0, class };
         }
         let class = if terms.overflows(model) {
             Class::Inconclusive
@@ -226,14 +228,19 @@ impl MulMatIdOracle {
         } else {
             Class::Finite
         };
-        Expected { value: y, bound: terms.bound(model), class }
+        Expected { value: terms.element.y, bound: terms.bound(model), class }
     }
 
     /// The checks of the output as a whole.
     fn whole(&self, inputs: &Inputs<'_>, model: &Model, quantised: Option<&Quantised>, output: &[u8]) -> Vec<Check> {
         if !self.case.data.has_random_signs() || self.case.data == Data::Special {
             let why = "errors are independent only in random data of both signs";
-            return ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into();
+            return whole::not_possible(why);
+        }
+        // Where the codes are known nothing of the quantiser is left to chance.
+        let blocks = quantised.filter(|q| q.emulated.is_empty()).map(|q| &q.blocks[..]);
+        if blocks.is_some_and(|rows| rows.iter().flatten().any(Block::has_tiny_scale)) {
+            return whole::not_possible("scales below the normal numbers of f16 have errors of one sign");
         }
         // Two slots of one expert and one activation row have the same errors, not independent ones: the first counts.
         let mut seen = BTreeSet::new();
@@ -259,8 +266,6 @@ impl MulMatIdOracle {
             decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
             experts: &experts,
         };
-        // Where the codes are known nothing of the quantiser is left to chance.
-        let blocks = quantised.filter(|q| q.emulated.is_empty()).map(|q| &q.blocks[..]);
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),
             Activations::Converted(_) => 0.0,

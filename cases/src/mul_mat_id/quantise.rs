@@ -13,6 +13,8 @@ pub(super) struct Block {
     d: f64,
     /// The error of a stored sum: 0 where none is stored.
     sum_error: f64,
+    /// The scale, stored in f16, is below its normal numbers.
+    tiny_scale: bool,
     /// The scale or the stored sum may leave the range of f16.
     overflows: bool,
     /// Every value is a whole number of steps, and scale and sum are exact as they are stored.
@@ -23,6 +25,11 @@ impl Block {
     /// The step between codes, d.
     pub(super) fn step(&self) -> f64 {
         self.d
+    }
+
+    /// The scale, stored in f16, is below its normal numbers.
+    pub(super) fn has_tiny_scale(&self) -> bool {
+        self.tiny_scale
     }
 
     /// The error of a stored sum.
@@ -55,6 +62,7 @@ fn block(quantiser: &Quantiser, d: f64, values: &[f32]) -> Block {
     Block {
         d,
         sum_error: if quantiser.f16_sums { (2f64.powi(-11) * stored_sum).max(2f64.powi(-25)) } else { 0.0 },
+        tiny_scale: quantiser.f16_scale && d < 2f64.powi(-14),
         overflows: quantiser.f16_scale && d > 65504.0 || quantiser.f16_sums && stored_sum > 65504.0,
         exact: scale_is_exact && sum_is_exact && values.iter().all(|x| (f64::from(*x) / d).fract() == 0.0),
     }
@@ -102,7 +110,7 @@ impl Envelope {
         for (w, x) in w.iter().zip(x) {
             e.half_steps += w.sum * x.d / 2.0;
             e.half_steps_squared += w.squares * x.d * x.d / 4.0;
-            if quantiser.f16_scale && x.d > 0.0 && x.d < 2f64.powi(-14) {
+            if x.tiny_scale {
                 e.certain += 127.5 * 2f64.powi(-25) * (w.sum + 32.0 * w.offset.abs());
             }
             e.stored_sums += w.offset.abs() * x.sum_error;

@@ -87,12 +87,17 @@ pub(super) struct Walk<'a> {
     pub(super) experts: &'a [(usize, Vec<usize>)],
 }
 
+/// The three checks where they cannot be made.
+pub(super) fn not_possible(why: &str) -> Vec<Check> {
+    ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into()
+}
+
 /// The three checks.
 pub(super) fn checks(walk: &Walk<'_>, shared: &Shared<'_>, outputs: &[Output]) -> Vec<Check> {
     let outputs: Vec<&Output> = outputs.iter().filter(|o| o.variance > 0.0 && o.variance.is_finite()).collect();
     if outputs.is_empty() {
         let why = "no output has an error of known variance";
-        return ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into();
+        return not_possible(why);
     }
     let sum = |f: &dyn Fn(&Output) -> f64| outputs.iter().map(|o| f(o)).sum::<f64>();
     let weight = |o: &Output| 1.0 / o.variance;
