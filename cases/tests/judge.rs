@@ -121,21 +121,30 @@ fn plain(plan: &Plan, inputs: &Inputs<'_>) -> Vec<Option<u32>> {
             }
             results
         }
-        Step::Argsort { x, order, .. } => {
-            let (t, bytes) = inputs.tensor(x);
-            let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
-            rows.flat_map(|at| {
-                let keys: Vec<f32> = read_f32(&bytes[t.row_range(at)]).collect();
-                let mut indices: Vec<u32> = (0..keys.len() as u32).collect();
-                indices.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
-                if order == Order::Desc {
-                    indices.reverse();
-                }
-                indices.into_iter().map(Some)
-            })
-            .collect()
+        Step::Argsort { x, order, .. } => of_rows(inputs, x, |mut indices| {
+            if order == Order::Desc {
+                indices.reverse();
+            }
+            indices
+        }),
+        Step::TopK { x, out } => {
+            let k = plan.tensors[out].shape[0];
+            of_rows(inputs, x, |indices| indices[indices.len() - k..].to_vec())
         }
     }
+}
+
+/// What becomes of the ascending indices of each row of keys.
+fn of_rows(inputs: &Inputs<'_>, x: usize, answer: impl Fn(Vec<u32>) -> Vec<u32>) -> Vec<Option<u32>> {
+    let (t, bytes) = inputs.tensor(x);
+    let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
+    rows.flat_map(|at| {
+        let keys: Vec<f32> = read_f32(&bytes[t.row_range(at)]).collect();
+        let mut indices: Vec<u32> = (0..keys.len() as u32).collect();
+        indices.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
+        answer(indices).into_iter().map(Some)
+    })
+    .collect()
 }
 
 /// Small drawn cases of every kind: a sequential f32 sum is never accused.
@@ -273,6 +282,46 @@ fn exchanged_indices_are_seen() {
     assert_eq!(bench.failed(), ["order"]);
     bench.edit(|w| w[40] = w[42]);
     assert_eq!(bench.failed(), ["permutation"]);
+}
+
+/// Row 2 of a top-k with four different keys, 64 columns and k = 32.
+#[test]
+fn faults_of_a_top_k_are_seen() {
+    let bench = || Bench::id("top_k/c=64,r=5,k=32/data=ties/v1-1");
+    let failed = |change: &dyn Fn(&mut [u32], &[u32])| {
+        let mut bench = bench();
+        let keys = Inputs::new(&bench.plan, &bench.layout, &bench.inputs).tensor(0).1;
+        let keys: Vec<f32> = read_f32(&keys[2 * 256..3 * 256]).collect();
+        let mut ascending: Vec<u32> = (0..64).collect();
+        ascending.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
+        bench.edit(|w| change(&mut w[64..96], &ascending));
+        bench.failed()
+    };
+    // Any order of the right answer is right.
+    assert_eq!(failed(&|row, _| row.reverse()), Vec::<String>::new());
+    // The smallest key in place of the largest; places beyond 16 that nobody filled; the k best by index alone.
+    assert_eq!(failed(&|row, ascending| row[31] = ascending[0]), ["best"]);
+    assert_eq!(failed(&|row, _| row[16..].fill(0)), ["distinct"]);
+    assert_eq!(failed(&|row, _| (0..32).for_each(|i| row[i as usize] = i)), ["best"]);
+    assert_eq!(failed(&|row, _| row[7] = 64), ["distinct"]);
+    let mut unwritten = bench();
+    unwritten.edit(|w| w[70] = POISONS[0]);
+    assert_eq!(unwritten.failed(), ["written"]);
+}
+
+/// A copy of the k-th key in place of a larger one: no key is below the k-th, and one is missing all the same.
+#[test]
+fn a_displaced_key_is_seen() {
+    let mut bench = Bench::id("top_k/c=64,k=32/data=ties/v1-1");
+    let keys = Inputs::new(&bench.plan, &bench.layout, &bench.inputs).tensor(0).1;
+    let keys: Vec<f32> = read_f32(keys).collect();
+    bench.edit(|row| {
+        let kth = keys[row[0] as usize];
+        let spare = (0..64).find(|i| keys[*i as usize] == kth && !row.contains(i)).unwrap();
+        assert!(keys[row[31] as usize] > kth);
+        row[31] = spare;
+    });
+    assert_eq!(bench.failed(), ["best"]);
 }
 
 #[test]

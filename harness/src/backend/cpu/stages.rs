@@ -6,7 +6,7 @@
 
 use conform_cases::plan::{Order, Tensor};
 
-use super::{argsort, convert, gemm, gemv, reorder, route};
+use super::{argsort, convert, gemm, gemv, reorder, route, top_k};
 
 /// Rows of the weights that one tile covers.
 pub const TILE_ROWS: usize = 64;
@@ -42,6 +42,8 @@ pub struct Stages {
     pub gemv: fn(ids: Ids<'_>, x: View<'_>, weights: Interleaved<'_>, out: &mut [u8]),
     /// Sorts rows; `keys` holds a padded row for each worker.
     pub argsort: fn(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8]),
+    /// Writes the indices of the `k` largest of each row.
+    pub top_k: fn(x: View<'_>, k: usize, out: &mut [u8]),
 }
 
 /// The type of [`Stages::scatter`].
@@ -62,6 +64,7 @@ impl Default for Stages {
             store: gemm::store,
             gemv: gemv::gemv,
             argsort: argsort::argsort,
+            top_k: top_k::top_k,
         }
     }
 }
