@@ -1,7 +1,5 @@
 //! What a case costs: it bounds what is drawn, and sets time-outs and memory.
 
-use crate::plan::{Layout, Plan};
-
 /// Work and memory of one execution of a case.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Cost {
@@ -9,6 +7,8 @@ pub struct Cost {
     pub operations: u64,
     /// Elements of all inputs: generated, uploaded, decoded.
     pub input_elements: u64,
+    /// Memory for the right values and what bounds need, about.
+    pub oracle_bytes: u64,
 }
 
 impl Cost {
@@ -24,10 +24,4 @@ impl Cost {
     pub fn allowance_seconds(self) -> f64 {
         (self.operations + self.input_elements) as f64 / 20e6
     }
-}
-
-/// Bytes that a case keeps in shared memory while it runs on one device.
-pub fn shared_bytes(plan: &Plan, runs: usize) -> usize {
-    let layout = Layout::new(plan, runs);
-    layout.input_bytes + layout.result_bytes
 }

@@ -5,7 +5,8 @@ use std::sync::Arc;
 
 use crate::cost::Cost;
 use crate::draw::Draw;
-use crate::judge::Oracle;
+use crate::judge::{Capabilities, Oracle};
+use crate::model::Model;
 use crate::plan::{Layout, Plan, Role, Step, Tensor};
 
 /// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
@@ -39,6 +40,9 @@ pub trait CaseType: fmt::Debug + Send + Sync {
 
     /// False where the op's contract does not bind foreign devices: there a failure is reported without gating.
     fn binds_foreign_devices(&self) -> bool;
+
+    /// The precision model that applies on a device, where values are approximate.
+    fn model(&self, device: &Capabilities) -> Option<Model>;
 
     /// Computes the right values for the given inputs.
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle>;

@@ -4,9 +4,10 @@
 use std::fmt::Write as _;
 
 use conform_cases::case::Case;
-use conform_cases::formats::ElemType;
+use conform_cases::formats::{ElemType, Parts};
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
+use conform_cases::model::Kernels;
 use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
@@ -73,13 +74,13 @@ fn input_bytes() {
 /// Exact recipes have one right answer on every host and for every correct device.
 #[test]
 fn exact_values() {
-    let own = Capabilities { own_kernels: true, ..Capabilities::default() };
+    let own = Capabilities { kernels: Kernels::Own, ..Capabilities::default() };
     let mut text = String::new();
     for w in ElemType::WEIGHTS {
         for (data, n) in [("wide", 1), ("wide", 3), ("narrow", 2)] {
-            let id = format!("mul_mat_id/w={w},x=f32,e=3,u=2,m=4,n={n},k=64/route=shuffle,data={data}/v1-2a");
+            let id = format!("mul_mat_id/w={w},x=f32,e=3,u=2,m=4,n={n},k=256/route=shuffle,data={data}/v1-2a");
             let f = Filled::new(id.parse().unwrap());
-            let expected = f.case.body().oracle(&f.inputs()).expected(&own);
+            let expected = f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own);
             assert!(expected.iter().all(|e| e.class == Class::Exact), "{id}");
             writeln!(text, "{id}").unwrap();
             for row in expected.chunks(4) {
@@ -94,7 +95,7 @@ fn exact_values() {
     ] {
         let f = Filled::new(id.parse().unwrap());
         writeln!(text, "{id}").unwrap();
-        for row in f.case.body().oracle(&f.inputs()).expected(&own).chunks(per_row) {
+        for row in f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own).chunks(per_row) {
             writeln!(text, "  {:?}", row.iter().map(|e| e.value).collect::<Vec<_>>()).unwrap();
         }
     }
@@ -104,11 +105,11 @@ fn exact_values() {
 /// One MXFP4 block, byte for byte: scale, then nibbles (value i low, value i + 16 high).
 #[test]
 fn mxfp4_layout() {
-    let codes: [u8; 32] = std::array::from_fn(|i| (i % 16) as u8);
+    let codes = std::array::from_fn(|i| (i % 16) as u8);
     let mut block = [0u8; 17];
     let mut text = String::new();
     for scale in [0u8, 1, 127, 128, 254, 255] {
-        ElemType::Mxfp4.encode_block(u16::from(scale), &codes, &mut block);
+        ElemType::Mxfp4.encode_block(&Parts { scale: u16::from(scale), codes, ..Parts::default() }, &mut block);
         let mut values = [0.0; 32];
         ElemType::Mxfp4.decode(&block, &mut values);
         let hex: Vec<String> = block.iter().map(|b| format!("{b:02x}")).collect();

@@ -55,10 +55,15 @@ pub fn ask(backend: &str, launch: Launch) -> Result<Vec<Found>, Missing> {
 /// Asks every backend at once. `launch` makes the command that starts a worker of a backend.
 pub fn discover(launch: &(impl Fn(&str) -> Launch + Sync)) -> Discovery {
     let answers: Vec<_> = thread::scope(|scope| {
-        let asked = backend::names().into_iter().map(|b| scope.spawn(move || ask(b, launch(b))));
+        let asked = backend::names().into_iter().map(|b| {
+            // Without a thread it is asked when its turn comes.
+            (b, thread::Builder::new().spawn_scoped(scope, move || ask(b, launch(b))).ok())
+        });
         let asked: Vec<_> = asked.collect();
-        // A thread that panicked has said why on stderr; its backend is then neither found nor missing.
-        asked.into_iter().filter_map(|thread| thread.join().ok()).collect()
+        let answer = |(b, thread): (&'static str, Option<thread::ScopedJoinHandle<'_, _>>)| {
+            thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask(b, launch(b)))
+        };
+        asked.into_iter().map(answer).collect()
     });
     let mut discovery = Discovery::default();
     for answer in answers {

@@ -97,14 +97,17 @@ fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
     let seed = setting("CONFORM_SEED", Profile::FIXED_SEED)?;
     let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
     let (send, events) = mpsc::channel();
-    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send);
+    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send)?;
     drop(send);
-    let (mut judged, mut bad, mut texts) = (0, 0, Vec::new());
+    let (mut judged, mut bad, mut texts, mut refused) = (0, 0, Vec::new(), None);
     for event in events {
         match event {
             Event::Result(r) => {
                 judged += usize::from(r.verdict == Verdict::Pass);
                 bad += usize::from(r.is_unexpected());
+                if r.verdict == Verdict::Unsupported {
+                    refused = r.why.clone();
+                }
                 if r.is_unexpected() && texts.len() < SHOWN {
                     texts.push(describe(&r));
                 }
@@ -117,7 +120,10 @@ fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
         }
     }
     match (bad, judged) {
-        (0, 0) => Err("no case of the group was judged".into()),
+        (0, 0) => match refused {
+            Some(why) => Ok(Completion::ignored_with(format!("the device supports none of it: {why}"))),
+            None => Err("no case of the group was judged".into()),
+        },
         (0, _) => Ok(Completion::Completed),
         _ => Err(format!("{bad} unexpected results; the first:\n{}", texts.join("\n")).into()),
     }

@@ -95,7 +95,11 @@ impl CaseType for Argsort {
     fn cost(&self) -> Cost {
         let elements = self.rows.elements();
         let stages = u64::from(self.rows.cols.next_power_of_two().ilog2());
-        Cost { operations: elements * (stages * (stages + 1) / 4).max(1), input_elements: elements }
+        Cost {
+            operations: elements * (stages * (stages + 1) / 4).max(1),
+            input_elements: elements,
+            oracle_bytes: 16 * elements,
+        }
     }
 
     fn group(&self) -> &'static str {
@@ -111,6 +115,10 @@ impl CaseType for Argsort {
 
     fn binds_foreign_devices(&self) -> bool {
         self.rows.keys != Keys::Nan
+    }
+
+    fn model(&self, _: &Capabilities) -> Option<Model> {
+        None
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
@@ -136,16 +144,12 @@ impl Oracle for ArgsortOracle {
         OUT
     }
 
-    fn model(&self, _: &Capabilities) -> Option<Model> {
-        None
-    }
-
-    fn judge(&self, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
         judge_sort(&self.keys, self.cols, self.order, output, poison)
     }
 
     /// One right answer; where keys tie it is not the only one. NaN sorts by its bits, as a total order has it.
-    fn expected(&self, _: &Capabilities) -> Vec<Expected> {
+    fn expected(&self, _: &Inputs<'_>, _: &Capabilities) -> Vec<Expected> {
         let sorted = |keys: &[f32]| {
             let mut indices: Vec<usize> = (0..keys.len()).collect();
             indices.sort_by(|a, b| match self.order {

@@ -3,32 +3,52 @@
 //! Everything stored is little-endian on every host. A row of a tensor is a
 //! whole number of blocks; unblocked types are blocks of one element. Weights
 //! decode exactly to f64: an element is `w = p + o`, where `o` is the part a
-//! device may multiply separately (zero for every type that exists so far, so
-//! only `w` is returned; types with an offset part get a second output here).
+//! device may multiply separately, with the sum of a block's activations.
 
+mod k_quants;
+mod legacy;
 mod mxfp4;
-mod q4_0;
-mod q8_0;
+mod parts;
 
-use half::f16;
+use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use k_quants::{q4_k, q6_k};
+use legacy::Layout;
 pub use mxfp4::{E2M1, decode_scale as mxfp4_scale};
+pub use parts::Parts;
 
 /// Type of the elements of a tensor.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ElemType {
     /// IEEE binary32.
     F32,
     /// IEEE binary16.
     F16,
+    /// The upper half of an f32.
+    Bf16,
     /// 32 values: f16 scale `d`, then 16 bytes of codes; value = d·(code − 8).
     #[serde(rename = "q4_0")]
     Q4_0,
+    /// 32 values: f16 `d` and `m`, then 16 bytes of codes; value = d·code + m.
+    #[serde(rename = "q4_1")]
+    Q4_1,
+    /// 32 values: f16 `d`, 4 bytes of fifth bits, 16 bytes of codes; value = d·(code − 16).
+    #[serde(rename = "q5_0")]
+    Q5_0,
+    /// 32 values: f16 `d` and `m`, 4 bytes of fifth bits, 16 bytes of codes; value = d·code + m.
+    #[serde(rename = "q5_1")]
+    Q5_1,
     /// 32 values: f16 scale `d`, then 32 signed bytes; value = d·code.
     #[serde(rename = "q8_0")]
     Q8_0,
+    /// 256 values in sub-blocks of 32 with six-bit scales and minima; value = d·scale·code − dmin·min.
+    #[serde(rename = "q4_K")]
+    Q4K,
+    /// 256 values in sub-blocks of 16 with signed scales; value = d·scale·(code − 32).
+    #[serde(rename = "q6_K")]
+    Q6K,
     /// 32 values: e8m0 scale byte, then 16 bytes of e2m1 codes (OCP Microscaling Formats 1.0).
     Mxfp4,
     /// Signed 32-bit integer: ids and sort indices.
@@ -43,19 +63,52 @@ pub enum ElemType {
 
 impl ElemType {
     /// Every type, in a fixed order.
-    pub const ALL: [ElemType; 9] =
-        [Self::F32, Self::F16, Self::Q4_0, Self::Q8_0, Self::Mxfp4, Self::I32, Self::U16, Self::U32, Self::U64];
+    pub const ALL: [ElemType; 15] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q6K,
+        Self::Mxfp4,
+        Self::I32,
+        Self::U16,
+        Self::U32,
+        Self::U64,
+    ];
 
     /// The types a weight tensor may have.
-    pub const WEIGHTS: [ElemType; 5] = [Self::F32, Self::F16, Self::Q4_0, Self::Q8_0, Self::Mxfp4];
+    pub const WEIGHTS: [ElemType; 11] = [
+        Self::F32,
+        Self::F16,
+        Self::Bf16,
+        Self::Q4_0,
+        Self::Q4_1,
+        Self::Q5_0,
+        Self::Q5_1,
+        Self::Q8_0,
+        Self::Q4K,
+        Self::Q6K,
+        Self::Mxfp4,
+    ];
 
     /// The name used in case ids.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
             Self::F16 => "f16",
+            Self::Bf16 => "bf16",
             Self::Q4_0 => "q4_0",
+            Self::Q4_1 => "q4_1",
+            Self::Q5_0 => "q5_0",
+            Self::Q5_1 => "q5_1",
             Self::Q8_0 => "q8_0",
+            Self::Q4K => "q4_K",
+            Self::Q6K => "q6_K",
             Self::Mxfp4 => "mxfp4",
             Self::I32 => "i32",
             Self::U16 => "u16",
@@ -69,10 +122,25 @@ impl ElemType {
         Self::ALL.into_iter().find(|t| t.name() == name)
     }
 
+    /// The layout of the 32-wide formats with f16 scales.
+    fn layout(self) -> Option<Layout> {
+        let (bits, has_min) = match self {
+            Self::Q4_0 => (4, false),
+            Self::Q4_1 => (4, true),
+            Self::Q5_0 => (5, false),
+            Self::Q5_1 => (5, true),
+            Self::Q8_0 => (8, false),
+            _ => return None,
+        };
+        Some(Layout { bits, has_min })
+    }
+
     /// Elements per block; 1 for unblocked types.
     pub fn block_len(self) -> usize {
         match self {
-            Self::Q4_0 | Self::Q8_0 | Self::Mxfp4 => 32,
+            Self::Q4K | Self::Q6K => 256,
+            Self::Mxfp4 => 32,
+            _ if self.layout().is_some() => 32,
             _ => 1,
         }
     }
@@ -81,11 +149,21 @@ impl ElemType {
     pub fn block_bytes(self) -> usize {
         match self {
             Self::F32 | Self::I32 | Self::U32 => 4,
-            Self::F16 | Self::U16 => 2,
+            Self::F16 | Self::Bf16 | Self::U16 => 2,
             Self::U64 => 8,
-            Self::Q4_0 => q4_0::BYTES,
-            Self::Q8_0 => q8_0::BYTES,
+            Self::Q4K => q4_k::BYTES,
+            Self::Q6K => q6_k::BYTES,
             Self::Mxfp4 => mxfp4::BYTES,
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => self.layout().map_or(0, Layout::bytes),
+        }
+    }
+
+    /// Bits of a code, in element order in [`Parts::codes`]; 0 for unblocked types.
+    pub fn code_bits(self) -> u32 {
+        match self {
+            Self::Mxfp4 | Self::Q4K => 4,
+            Self::Q6K => 6,
+            _ => self.layout().map_or(0, |l| l.bits),
         }
     }
 
@@ -100,13 +178,17 @@ impl ElemType {
         self.block_len() > 1
     }
 
-    /// The width in bytes of the multi-byte number at the start of each block, and the distance to the next one.
-    /// Codes are bytes and have no byte order.
-    fn ordered_field(self) -> usize {
+    /// Where the multi-byte numbers of a block lie, as (offset, width). Codes and single bytes have no byte order.
+    fn ordered_fields(self) -> &'static [(usize, usize)] {
         match self {
-            Self::Mxfp4 => 1,
-            Self::Q4_0 | Self::Q8_0 => 2,
-            other => other.block_bytes(),
+            Self::F32 | Self::I32 | Self::U32 => &[(0, 4)],
+            Self::F16 | Self::Bf16 | Self::U16 | Self::Q4_0 | Self::Q8_0 => &[(0, 2)],
+            Self::U64 => &[(0, 8)],
+            Self::Q4_1 | Self::Q4K => &[(0, 2), (2, 2)],
+            Self::Q5_0 => &[(0, 2), (2, 4)],
+            Self::Q5_1 => &[(0, 2), (2, 2), (4, 4)],
+            Self::Q6K => &[(208, 2)],
+            Self::Mxfp4 => &[],
         }
     }
 
@@ -115,39 +197,62 @@ impl ElemType {
     pub fn swap_bytes(self, blocks: &mut [u8]) {
         debug_assert_eq!(blocks.len() % self.block_bytes(), 0);
         for block in blocks.chunks_exact_mut(self.block_bytes()) {
-            block[..self.ordered_field()].reverse();
+            for (at, width) in self.ordered_fields() {
+                block[*at..at + width].reverse();
+            }
         }
     }
 
     /// Decodes a run of whole blocks exactly into f64 (integers included).
     pub fn decode(self, blocks: &[u8], out: &mut [f64]) {
         debug_assert_eq!(self.row_bytes(out.len()), blocks.len());
-        let each = |blocks: &[u8], out: &mut [f64], decode: fn(&[u8], &mut [f64])| {
-            let (from, to) = (blocks.chunks_exact(self.block_bytes()), out.chunks_exact_mut(self.block_len()));
-            from.zip(to).for_each(|(b, o)| decode(b, o));
-        };
         match self {
             Self::F32 => decode_with(blocks, out, |b| f64::from(f32::from_le_bytes(b))),
             Self::F16 => decode_with(blocks, out, |b| f16::from_le_bytes(b).to_f64()),
+            Self::Bf16 => decode_with(blocks, out, |b| bf16::from_le_bytes(b).to_f64()),
             Self::I32 => decode_with(blocks, out, |b| f64::from(i32::from_le_bytes(b))),
             Self::U16 => decode_with(blocks, out, |b| f64::from(u16::from_le_bytes(b))),
             Self::U32 => decode_with(blocks, out, |b| f64::from(u32::from_le_bytes(b))),
             Self::U64 => decode_with(blocks, out, |b| u64::from_le_bytes(b) as f64),
-            Self::Q4_0 => each(blocks, out, q4_0::decode),
-            Self::Q8_0 => each(blocks, out, q8_0::decode),
-            Self::Mxfp4 => each(blocks, out, mxfp4::decode),
+            Self::Mxfp4 => self.each_block(blocks, out, mxfp4::decode),
+            Self::Q4K => self.each_block(blocks, out, q4_k::decode),
+            Self::Q6K => self.each_block(blocks, out, q6_k::decode),
+            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => {
+                if let Some(layout) = self.layout() {
+                    self.each_block(blocks, out, |b, o| layout.decode(b, o));
+                }
+            }
         }
     }
 
-    /// Writes one block from its scale (the f16 bit pattern, or the e8m0 byte) and its codes
-    /// (low four bits or the byte, in element order).
-    ///
-    /// Only blocked types have blocks to write; for others this does nothing.
-    pub fn encode_block(self, scale: u16, codes: &[u8; 32], out: &mut [u8]) {
-        match self {
-            Self::Q4_0 => q4_0::encode(scale, codes, out),
-            Self::Q8_0 => q8_0::encode(scale, codes, out),
-            Self::Mxfp4 => mxfp4::encode(scale as u8, codes, out),
+    /// The parts `o` of a run of whole blocks, zero for types that have none. With `centres` the centres of q4_0 and
+    /// q5_0 codes are among them: devices that keep block sums of activations multiply those instead of single codes.
+    pub fn offsets(self, blocks: &[u8], centres: bool, out: &mut [f64]) {
+        match (self, self.layout()) {
+            (Self::Q4K, _) => self.each_block(blocks, out, q4_k::offsets),
+            (Self::Q6K, _) => self.each_block(blocks, out, q6_k::offsets),
+            (_, Some(layout)) => self.each_block(blocks, out, |b, o| layout.offsets(b, centres, o)),
+            _ => out.fill(0.0),
+        }
+    }
+
+    /// True for the types that always have a part `o`.
+    pub fn has_offsets(self) -> bool {
+        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q6K)
+    }
+
+    fn each_block(self, blocks: &[u8], out: &mut [f64], f: impl Fn(&[u8], &mut [f64])) {
+        let (from, to) = (blocks.chunks_exact(self.block_bytes()), out.chunks_exact_mut(self.block_len()));
+        from.zip(to).for_each(|(b, o)| f(b, o));
+    }
+
+    /// Writes one block of a blocked type.
+    pub fn encode_block(self, parts: &Parts, out: &mut [u8]) {
+        match (self, self.layout()) {
+            (Self::Mxfp4, _) => mxfp4::encode(parts, out),
+            (Self::Q4K, _) => q4_k::encode(parts, out),
+            (Self::Q6K, _) => q6_k::encode(parts, out),
+            (_, Some(layout)) => layout.encode(parts, out),
             _ => debug_assert!(false, "{self} has no blocks"),
         }
     }
@@ -176,17 +281,6 @@ pub fn read_i32(bytes: &[u8]) -> impl ExactSizeIterator<Item = i32> + '_ {
     bytes.as_chunks::<4>().0.iter().map(|b| i32::from_le_bytes(*b))
 }
 
-/// The nibbles of 16 code bytes in element order: byte i holds element i low and element i + 16 high.
-fn unpack_nibbles(bytes: &[u8]) -> [u8; 32] {
-    std::array::from_fn(|i| if i < 16 { bytes[i] & 15 } else { bytes[i - 16] >> 4 })
-}
-
-fn pack_nibbles(codes: &[u8; 32], out: &mut [u8]) {
-    for (i, byte) in out.iter_mut().enumerate().take(16) {
-        *byte = (codes[i] & 15) | (codes[i + 16] << 4);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -209,7 +303,8 @@ mod tests {
     #[test]
     fn byte_order_is_little_endian_in_every_type() {
         let mut one = [0f64];
-        let cases: [(ElemType, &[u8], f64); 6] = [
+        let cases: [(ElemType, &[u8], f64); 7] = [
+            (ElemType::Bf16, &[0x80, 0xbf], -1.0),
             (ElemType::F32, &[0, 0, 0x80, 0x3f], 1.0),
             (ElemType::F16, &[0, 0x3c], 1.0),
             (ElemType::I32, &[0xfe, 0xff, 0xff, 0xff], -2.0),
@@ -227,15 +322,14 @@ mod tests {
     fn byte_swap_reverses_numbers_and_leaves_codes() {
         for t in ElemType::ALL {
             let len = t.block_bytes() * 2;
-            let before: Vec<u8> = (0..len as u8).collect();
+            let before: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let mut swapped = before.clone();
             t.swap_bytes(&mut swapped);
-            let field = t.ordered_field();
-            for b in 0..2 {
-                let at = b * t.block_bytes();
-                let reversed: Vec<u8> = before[at..at + field].iter().rev().copied().collect();
-                assert_eq!(swapped[at..at + field], reversed[..], "{t}");
-                assert_eq!(swapped[at + field..at + t.block_bytes()], before[at + field..at + t.block_bytes()], "{t}");
+            let in_field = |i: usize| t.ordered_fields().iter().find(|(at, width)| (*at..at + width).contains(&i));
+            for i in 0..len {
+                let (block, i) = (i / t.block_bytes() * t.block_bytes(), i % t.block_bytes());
+                let from = in_field(i).map_or(i, |(at, width)| 2 * at + width - 1 - i);
+                assert_eq!(swapped[block + i], before[block + from], "{t} byte {i}");
             }
             t.swap_bytes(&mut swapped);
             assert_eq!(swapped, before, "{t}");
@@ -261,14 +355,5 @@ mod tests {
             let want = if sign == 1 { -magnitude } else { magnitude };
             assert!(out[0].to_bits() == want.to_bits() || out[0].is_nan() && want.is_nan(), "{bits:#06x}");
         }
-    }
-
-    #[test]
-    fn nibbles_keep_element_order() {
-        let codes: [u8; 32] = std::array::from_fn(|i| (i as u8 * 7) & 15);
-        let mut packed = [0u8; 16];
-        pack_nibbles(&codes, &mut packed);
-        assert_eq!(packed[0], codes[0] | codes[16] << 4);
-        assert_eq!(unpack_nibbles(&packed), codes);
     }
 }

@@ -4,6 +4,8 @@
 //! i + 16 high. The scale is 2^(e−127); byte 0 is 2^-127, which is subnormal in
 //! f32, and byte 255 is NaN.
 
+use super::parts::{Parts, pack_nibbles, unpack_nibbles};
+
 pub(super) const BYTES: usize = 1 + 16;
 
 /// The value of each e2m1 code: bit 3 is the sign.
@@ -20,14 +22,14 @@ pub fn decode_scale(e: u8) -> f64 {
 
 pub(super) fn decode(block: &[u8], out: &mut [f64]) {
     let scale = decode_scale(block[0]);
-    for (o, code) in out.iter_mut().zip(super::unpack_nibbles(&block[1..])) {
+    for (o, code) in out.iter_mut().zip(unpack_nibbles(&block[1..])) {
         *o = scale * E2M1[usize::from(code)];
     }
 }
 
-pub(super) fn encode(scale: u8, codes: &[u8; 32], out: &mut [u8]) {
-    out[0] = scale;
-    super::pack_nibbles(codes, &mut out[1..]);
+pub(super) fn encode(parts: &Parts, out: &mut [u8]) {
+    out[0] = parts.scale as u8;
+    pack_nibbles(&parts.codes, &mut out[1..]);
 }
 
 #[cfg(test)]
@@ -59,14 +61,14 @@ mod tests {
     #[test]
     fn layout_and_values() {
         let mut block = [0u8; BYTES];
-        let mut codes = [0u8; 32];
-        (codes[0], codes[16], codes[31]) = (7, 15, 1);
-        encode(128, &codes, &mut block);
+        let mut parts = Parts { scale: 128, ..Parts::default() };
+        (parts.codes[0], parts.codes[16], parts.codes[31]) = (7, 15, 1);
+        encode(&parts, &mut block);
         assert_eq!((block[0], block[1], block[16]), (128, 0xf7, 0x10));
         let mut out = [0f64; 32];
         decode(&block, &mut out);
         assert_eq!((out[0], out[16], out[31], out[1]), (12.0, -12.0, 1.0, 0.0));
-        encode(255, &codes, &mut block);
+        encode(&Parts { scale: 255, ..parts }, &mut block);
         decode(&block, &mut out);
         assert!(out.iter().all(|v| v.is_nan()));
     }

@@ -12,7 +12,8 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Model;
+use crate::model::Kernels;
+use crate::op::Inputs;
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
 
@@ -20,8 +21,8 @@ use values::Expected;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Capabilities {
-    /// Our own kernels: repeated and out-of-range ids gate, and so do NaN and infinities.
-    pub own_kernels: bool,
+    /// Whose kernels it runs: that decides the precision model, and whether cases outside the usual contract gate.
+    pub kernels: Kernels,
     /// Inputs, weights included, can be read back.
     pub readable_inputs: bool,
     /// Scratch memory can be filled with a pattern between runs.
@@ -41,14 +42,11 @@ pub trait Oracle: Send + Sync {
     /// The output tensor that it knows.
     fn output(&self) -> usize;
 
-    /// The precision model that applies, where values are approximate.
-    fn model(&self, device: &Capabilities) -> Option<Model>;
-
     /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
-    fn judge(&self, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
+    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
 
     /// Value, bound and class of every element, for dumps.
-    fn expected(&self, device: &Capabilities) -> Vec<Expected>;
+    fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected>;
 }
 
 /// What an oracle found.
@@ -111,7 +109,7 @@ pub struct Metrics {
     pub inconclusive: usize,
     /// Largest error / allowed error.
     pub ratio: f64,
-    /// Share of judged elements whose bound is below half of the value: what a pass is worth.
+    /// Share of judged elements that are exact or whose bound is below half of the value: what a pass is worth.
     pub power: f64,
     /// Sum of squared errors / sum of squared values, the field's habit.
     pub nmse: f64,
@@ -196,11 +194,12 @@ pub struct Execution<'a> {
 /// Judges one execution of a case with its two runs.
 pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
     let runs = outputs(execution, oracle.output());
-    let mut findings = oracle.judge(device, runs[0], POISONS[0]);
+    let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs);
+    let mut findings = oracle.judge(&inputs, device, runs[0], POISONS[0]);
     let repeat = repeat_check(device, &runs);
     if repeat.failure().is_some() && findings.checks.iter().all(|c| c.failure().is_none()) {
         // The runs differ: a wrong value in the second must not hide behind a right one in the first.
-        let second = oracle.judge(device, runs[1], POISONS[1]);
+        let second = oracle.judge(&inputs, device, runs[1], POISONS[1]);
         if second.checks.iter().any(|c| c.failure().is_some()) {
             findings = second;
         }

@@ -188,7 +188,8 @@ impl Totals {
             }
             _ => return,
         };
-        self.powerful += usize::from(allowed < e.value.abs() / 2.0);
+        // An exact zero is worth as much as any other exact value.
+        self.powerful += usize::from(e.class == Class::Exact || allowed < e.value.abs() / 2.0);
         self.seen_zero += usize::from(allowed < e.value.abs());
         self.nonzero += usize::from(e.value != 0.0);
         let error = (f64::from(got) - e.value).abs();
@@ -237,10 +238,10 @@ mod tests {
     use super::*;
     use crate::formats::ElemType;
     use crate::judge::{POISONS, Status};
-    use crate::model::{Arithmetic, of_device};
+    use crate::model::{Arithmetic, Kernels, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
-        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
+        let model = of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false });
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }

@@ -1,21 +1,20 @@
 //! Weights and activations of a case, straight from the stream.
 //!
-//! Blocks are written as scale and codes, never by quantising numbers: every
-//! code and every scale pattern can occur. Only +, −, ×, ÷ and √ are used, so
+//! Only +, −, ×, ÷ and √ are used, so
 //! the bytes are the same on every host.
 
-use half::f16;
+use half::{bf16, f16};
 
 use super::exact::{ACTIVATION_BLOCK, ANCHOR, Exact, WIDE_INTEGER, anchor};
-use super::{Data, MulMatId};
-use crate::formats::ElemType;
+use super::{Data, MulMatId, blocks};
+use crate::formats::{ElemType, Parts};
 use crate::stream::{Stream, below, unit};
 
 const WEIGHTS: u64 = 0x77;
 const ACTIVATIONS: u64 = 0x78;
 
 /// The constant of recipe `const`: not a power of two, exact in f16.
-const CONST: f64 = 0.703125;
+pub(super) const CONST: f64 = 0.703125;
 
 /// About normal with unit variance: the sum of four uniforms, limited to ±3.46.
 fn normal(word: u64) -> f64 {
@@ -24,22 +23,22 @@ fn normal(word: u64) -> f64 {
 }
 
 /// Uniform in (-1, 1), the sign being the lowest bit.
-fn uniform(word: u64) -> f64 {
+pub(super) fn uniform(word: u64) -> f64 {
     sign(word) * unit(word)
 }
 
-fn sign(word: u64) -> f64 {
+pub(super) fn sign(word: u64) -> f64 {
     if word & 1 == 0 { 1.0 } else { -1.0 }
 }
 
 /// Student's t with two degrees of freedom by its quantile function (2p−1)/√(2p(1−p)), cut at ±10⁴.
-fn heavy(word: u64) -> f64 {
+pub(super) fn heavy(word: u64) -> f64 {
     let p = ((word >> 11) as f64 + 0.5) / (1u64 << 53) as f64;
     ((2.0 * p - 1.0) / (2.0 * p * (1.0 - p)).sqrt()).clamp(-1e4, 1e4)
 }
 
 /// 2^exponent, exactly, for exponents of normal f64 numbers.
-fn power_of_two(exponent: i64) -> f64 {
+pub(super) fn power_of_two(exponent: i64) -> f64 {
     f64::from_bits(((exponent + 1023) as u64) << 52)
 }
 
@@ -55,15 +54,14 @@ pub(super) fn fill_weights(case: &MulMatId, seed: u64, expert: usize, row: usize
     let special_row = case.data == Data::Special && stream.at(0).one_in(0, 4);
     if case.w.is_blocked() {
         for (i, block) in bytes.chunks_exact_mut(case.w.block_bytes()).enumerate() {
-            let mut codes = codes(case, stream, seed, i);
-            let mut scale = scale(case, stream, expert, row, i);
+            let mut parts = blocks::parts(case, stream, seed, (expert, row, i));
             if case.data == Data::Zeros && stream.at(1).one_in(i as u64, 2) {
-                codes = [zero_code(case.w); 32];
+                parts = blocks::zero(case.w);
             }
             if special_row && stream.at(2).one_in(i as u64, 4) {
-                scale = nan_scale(case.w);
+                parts.scale = blocks::nan_scale(case.w);
             }
-            case.w.encode_block(scale, &codes, block);
+            case.w.encode_block(&parts, block);
         }
         return;
     }
@@ -93,6 +91,8 @@ fn write_float(ty: ElemType, value: f64, out: &mut [u8]) {
     let value = if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value as f32 };
     match ty {
         ElemType::F16 if value.is_nan() => out.copy_from_slice(&0x7e00u16.to_le_bytes()),
+        ElemType::Bf16 if value.is_nan() => out.copy_from_slice(&0x7fc0u16.to_le_bytes()),
+        ElemType::Bf16 => out.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
         ElemType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
         _ => out.copy_from_slice(&value.to_le_bytes()),
     }
@@ -120,84 +120,10 @@ fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
 }
 
 /// Any finite f16 bit pattern.
-fn finite_f16(word: u64) -> f16 {
+pub(super) fn finite_f16(word: u64) -> f16 {
     let bits = (word >> 48) as u16;
     // Exponent 31 is infinity and NaN: clear its lowest bit.
     f16::from_bits(if bits & 0x7c00 == 0x7c00 { bits & !0x0400 } else { bits })
-}
-
-/// The code whose value is zero.
-fn zero_code(w: ElemType) -> u8 {
-    if w == ElemType::Q4_0 { 8 } else { 0 }
-}
-
-/// The 32 codes of a block: all of them equally likely but in the narrow and constant recipes.
-fn codes(case: &MulMatId, stream: Stream, seed: u64, block: usize) -> [u8; 32] {
-    let word = |i: usize| stream.word((8 * block + i) as u64);
-    let mut codes: [u8; 32] = match case.w {
-        ElemType::Q8_0 => std::array::from_fn(|i| (word(i / 8) >> (i % 8 * 8)) as u8),
-        _ => std::array::from_fn(|i| (word(i / 16) >> (i % 16 * 4)) as u8 & 15),
-    };
-    match case.data {
-        Data::Narrow => {
-            // Values −2…2 in units; mxfp4 counts in halves: codes 0, 1, 2 and their negatives.
-            let spread = |code: &mut u8| {
-                let small = below(u64::from(*code & 15) << 60 | 1 << 59, 5) as i8 - 2;
-                *code = match case.w {
-                    ElemType::Mxfp4 if small < 0 => 8 | small.unsigned_abs(),
-                    ElemType::Mxfp4 => small as u8,
-                    ElemType::Q4_0 => (8 + small) as u8,
-                    _ => small as u8,
-                };
-            };
-            codes.iter_mut().for_each(spread);
-            codes[anchor(seed, block, case.k)] = zero_code(case.w);
-        }
-        Data::Const => codes = [if case.w == ElemType::Q4_0 { 13 } else { 5 }; 32],
-        _ => {}
-    }
-    codes
-}
-
-/// The scale of a block: f16 bits, or the e8m0 byte.
-fn scale(case: &MulMatId, stream: Stream, expert: usize, row: usize, block: usize) -> u16 {
-    let word = stream.word((8 * block + 4) as u64);
-    if case.w == ElemType::Mxfp4 {
-        return u16::from(mxfp4_scale_byte(case, word, expert, row));
-    }
-    let value = match case.data {
-        Data::Wide => sign(word) * power_of_two(below(word << 32, 3) as i64 - 3),
-        Data::Narrow => sign(word) * 0.5,
-        Data::Heavy => heavy(word) / 16.0,
-        Data::Huge => uniform(word) * 65504.0,
-        Data::Tiny => sign(word) * (word >> 54) as f64 * power_of_two(-24),
-        Data::Const => CONST,
-        Data::Scales => return finite_f16(word).to_bits(),
-        Data::Normal | Data::Uniform | Data::Zeros | Data::Special => sign(word) * (0.5 + unit(word) / 2.0) / 16.0,
-    };
-    f16::from_f32(value as f32).to_bits()
-}
-
-fn mxfp4_scale_byte(case: &MulMatId, word: u64, expert: usize, row: usize) -> u8 {
-    let between = |low: u8, high: u8| low + below(word, u64::from(high - low) + 1) as u8;
-    match case.data {
-        Data::Wide => between(128, 130),
-        Data::Narrow => 128,
-        Data::Heavy => between(118, 135),
-        Data::Huge => between(157, 187),
-        Data::Tiny => between(10, 100),
-        Data::Const => 126,
-        // A row keeps to one scale, so that a large one does not hide the small ones: rows and experts
-        // walk through all finite codes. One block in eight has any code.
-        Data::Scales if word.is_multiple_of(8) => between(0, 254),
-        Data::Scales => ((row * 7 + expert * 53) % 255) as u8,
-        Data::Normal | Data::Uniform | Data::Zeros | Data::Special => between(123, 126),
-    }
-}
-
-/// The scale that makes a whole block NaN.
-fn nan_scale(w: ElemType) -> u16 {
-    if w == ElemType::Mxfp4 { 255 } else { 0x7e00 }
 }
 
 /// Fills activation row `row` (0..b) of a token.
@@ -238,7 +164,8 @@ fn exact_activation(case: &MulMatId, exact: &Exact, seed: u64, word: u64, i: usi
 pub(super) fn fill_poison(ty: ElemType, bytes: &mut [u8]) {
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
         if ty.is_blocked() {
-            ty.encode_block(nan_scale(ty), &[3; 32], block);
+            let parts = Parts { scale: blocks::nan_scale(ty), codes: [3; 256], ..Parts::default() };
+            ty.encode_block(&parts, block);
         } else {
             write_float(ty, f64::NAN, block);
         }
@@ -290,7 +217,7 @@ mod tests {
 
     #[test]
     fn every_code_and_every_scale_occurs() {
-        for (w, codes) in [("q4_0", 16), ("mxfp4", 15), ("q8_0", 256)] {
+        for (w, codes) in [("q4_0", 16), ("q4_1", 16), ("q5_0", 32), ("q5_1", 32), ("mxfp4", 15), ("q8_0", 256)] {
             let id = format!("mul_mat_id/w={w},x=f32,e=1,u=1,m=64,n=1,k=1024/route=one,data=wide/v1-1");
             let (rows, _) = decoded_rows(&id, 64);
             // Blocks with the smallest scale (1/8, or 2 for mxfp4) show the codes; larger ones add multiples.
@@ -323,9 +250,9 @@ mod tests {
     #[test]
     fn margins_are_nan_in_every_type() {
         for ty in ElemType::WEIGHTS {
-            let mut bytes = vec![0; ty.row_bytes(32)];
+            let mut bytes = vec![0; ty.row_bytes(256)];
             fill_poison(ty, &mut bytes);
-            let mut out = [0.0; 32];
+            let mut out = [0.0; 256];
             ty.decode(&bytes, &mut out);
             assert!(out.iter().all(|v| v.is_nan()), "{ty}");
         }

@@ -28,7 +28,8 @@ pub(super) fn draw(d: &mut Draw) -> MulMatId {
     };
     let n = if d.one_in(4) { 1 } else { d.edge(TOKENS, 1, 512) };
     let m = d.edge(ROWS, 1, 4096);
-    let k = if w.is_blocked() { 32 * d.edge(BLOCKS, 1, 128) } else { d.edge(COLUMNS, 1, 4096) };
+    let block = w.block_len();
+    let k = if w.is_blocked() { block * d.edge(BLOCKS, 1, 4096 / block) } else { d.edge(COLUMNS, 1, 4096) };
     let mut case = MulMatId {
         w,
         experts,
@@ -155,7 +156,7 @@ pub(super) const NAMED: &[(&str, &str)] = &[
         "all slots on one expert, one slot in the last tile",
     ),
     ("mul_mat_id/w=q4_0,x=f32,e=16,u=8,m=128,n=9,k=256,b=8/route=repeat,data=normal", "an expert twice in a token"),
-    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=8,m=64,n=9,k=64/route=same,data=wide", "all slots of a token on one expert"),
+    ("mul_mat_id/w=mxfp4,x=f32,e=16,u=8,m=64,n=9,k=64/route=one,data=wide", "all slots of a token on one expert"),
     ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=33,k=64/route=out,data=normal", "ids out of range"),
     ("mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=64,n=1,k=64/route=out,data=normal", "ids out of range, one token"),
     ("mul_mat_id/w=f32,x=f32,e=8,u=4,m=31,n=7,k=33/route=out,data=normal", "ids out of range, unblocked type"),

@@ -34,7 +34,7 @@ pub(super) struct Exact {
 impl Exact {
     pub(super) fn new(data: Data, w: ElemType, k: usize) -> Self {
         let blocks = k.div_ceil(ACTIVATION_BLOCK);
-        let weight = largest_weight(data, w);
+        let weight = largest_weight(data, w, k);
         let others = (ACTIVATION_BLOCK - 1) * weight;
         let (capacity, anchor) = match data {
             Data::Narrow => (1 << 11, 0),
@@ -42,7 +42,7 @@ impl Exact {
         };
         let active = blocks.min(capacity / (2 * anchor).max(others));
         let x_max = (capacity / active - anchor) / others;
-        Exact { blocks, active, x_max: x_max.min(ANCHOR as usize) as u64 }
+        Exact { blocks, active, x_max: x_max.min(LARGEST_OTHER) as u64 }
     }
 
     /// Whether a block of activations is not all zero: active blocks are spread evenly.
@@ -52,17 +52,35 @@ impl Exact {
 }
 
 /// The largest |p| + |o| of a weight, in units.
-fn largest_weight(data: Data, w: ElemType) -> usize {
+fn largest_weight(data: Data, w: ElemType, k: usize) -> usize {
     match (data, w) {
         (Data::Narrow, _) => 2,
-        // Scales span two powers of two. q4_0: p = d·code up to 15, o = -8d.
+        // Scales span two powers of two. q4_0 and q5_0: p = d·code, o = −8d or −16d.
         (_, ElemType::Q4_0) => (15 + 8) * 4,
+        (_, ElemType::Q4_1) => (15 + 15) * 4,
+        (_, ElemType::Q5_0) => (31 + 16) * 4,
+        (_, ElemType::Q5_1) => (31 + 31) * 4,
         (_, ElemType::Q8_0) => 128 * 4,
+        // Scales and minima of sub-blocks have six bits.
+        (_, ElemType::Q4K) => 15 * 63 + 63,
+        (_, ElemType::Q6K) => (63 + 32) * largest_q6_scale(k),
         // Units of one half, scales 2 to 8 against the smallest 2.
         (_, ElemType::Mxfp4) => 12 * 4,
         _ => WIDE_INTEGER as usize,
     }
 }
+
+/// The largest scale of a q6_K sub-block in the wide recipe: smaller in longer rows, so that activations keep a range.
+pub(super) fn largest_q6_scale(k: usize) -> usize {
+    match k {
+        0..=256 => 24,
+        257..=1024 => 7,
+        _ => 2,
+    }
+}
+
+/// Devices that store the sum of a block's activations in f16 keep it exact up to 2048: 127 + 31·61 fits.
+const LARGEST_OTHER: usize = 61;
 
 /// Unblocked weights of the wide recipe are integers up to this.
 pub(super) const WIDE_INTEGER: u64 = 64;
@@ -86,7 +104,7 @@ mod tests {
                     let active = (0..e.blocks).filter(|b| e.is_active(*b)).count();
                     assert_eq!(active, e.active);
                     assert!(active >= 1 && e.x_max >= 1, "{data} {w} {k}");
-                    let weight = largest_weight(data, w) as u64;
+                    let weight = largest_weight(data, w, k) as u64;
                     let (limit, anchor) = if data == Data::Narrow { (1 << 11, 0) } else { (1 << 24, 127) };
                     let worst = active as u64 * weight * (31 * e.x_max + anchor);
                     assert!(worst <= limit, "{data} {w} {k}: {worst}");
@@ -97,7 +115,7 @@ mod tests {
 
     #[test]
     fn short_rows_use_the_whole_range() {
-        assert_eq!(Exact::new(Data::Wide, ElemType::Mxfp4, 64).x_max, 127);
+        assert_eq!(Exact::new(Data::Wide, ElemType::Mxfp4, 64).x_max, 61);
         assert_eq!(Exact::new(Data::Narrow, ElemType::Mxfp4, 256).x_max, 4);
     }
 }

@@ -4,25 +4,31 @@
 //! activations `[k, b, n]` f32, ids `[used, n]` i32, output `[m, used, n]` f32;
 //! `out[:, e, t] = weights[:, :, ids[e, t]]ᵀ · x[:, e mod b, t]`.
 
+mod blocks;
+mod bound;
 mod data;
 mod draw;
 mod exact;
 mod oracle;
+mod quantise;
 mod routing;
+mod rows;
+mod whole;
 
 use std::sync::Arc;
 
 use crate::cost::Cost;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
-use crate::judge::Oracle;
+use crate::judge::{Capabilities, Oracle};
+use crate::model::{Arithmetic, Model, of_device};
 use crate::op::{CaseType, Inputs, Op};
 use crate::plan::{Role, Step, Tensor};
 
 /// The op's entry in the registry.
 pub const OP: Op = Op {
     name: "mul_mat_id",
-    groups: &["f32", "f16", "q4_0", "q8_0", "mxfp4"],
+    groups: &["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q6_K", "mxfp4"],
     parse: |params, recipe| Ok(Arc::new(MulMatId::parse(params, recipe)?)),
     draw: |d| Arc::new(draw::draw(d)),
     named: draw::NAMED,
@@ -35,8 +41,8 @@ words! {
         Shuffle = "shuffle",
         /// Distinct experts, a few of them far more likely.
         Skew = "skew",
-        /// Every token uses the same experts; with one slot a token, all slots are on one expert.
-        One = "one",
+        /// Every token uses the same experts.
+        Fixed = "fixed",
         /// Only about half of the experts are ever used.
         Empty = "empty",
         /// Every token uses the last expert: the largest offset into the weights.
@@ -44,7 +50,7 @@ words! {
         /// At least one expert twice in every token.
         Repeat = "repeat",
         /// All slots of all tokens are on one expert.
-        Same = "same",
+        One = "one",
         /// About a quarter of the ids lie outside the experts, -1 and the number of experts among them.
         Out = "out",
     }
@@ -273,6 +279,10 @@ impl CaseType for MulMatId {
         let (m, k) = (self.m as u64, self.k as u64);
         Cost {
             operations: m * k * self.slots() as u64,
+            // Per output about 20 numbers, per row of weights 10; activations twice.
+            oracle_bytes: 160 * m * self.slots() as u64
+                + 80 * m * self.experts as u64
+                + 8 * k * (self.b * self.n) as u64,
             input_elements: k * (m * self.experts as u64 + (self.b * self.n) as u64) + (self.table * self.n) as u64,
         }
     }
@@ -286,7 +296,13 @@ impl CaseType for MulMatId {
     }
 
     fn binds_foreign_devices(&self) -> bool {
-        !matches!(self.route, Route::Repeat | Route::Same | Route::Out) && self.data != Data::Special
+        let repeats = self.route == Route::Repeat || self.route == Route::One && self.used > 1;
+        !repeats && self.route != Route::Out && self.data != Data::Special
+    }
+
+    fn model(&self, device: &Capabilities) -> Option<Model> {
+        let (kernels, flushes) = (device.kernels, device.flushes_subnormals);
+        Some(of_device(&Arithmetic { kernels, weights: self.w, tokens: self.n, flushes }))
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {

@@ -1,124 +1,271 @@
 //! The scalar reference of `mul_mat_id`, in f64, with what the bounds need.
 //!
-//! For every output element y = Σ w·x, S = Σ|w||x| and R² = Σ(w·x)². A product
-//! of a stored weight and an f32 activation has at most 48 significant bits, so
-//! it is exact in f64. The bounds follow from S, R and a few sums per row and
-//! depend on the precision model alone: one pass serves every device.
-//!
-//! The bound is that of Higham, "Accuracy and Stability of Numerical
-//! Algorithms" (2nd ed., §3.1), and in its probabilistic form that of Higham
-//! and Mary (2019) and Ipsen and Zhou (2020).
+//! For every output element y = Σ w·x, S = Σ|w||x| and R² = Σ(w·x)². The bounds
+//! follow from these and from a few sums per row; they depend on the precision
+//! model alone, so one pass over the weights serves every device. What only
+//! devices with quantised activations need is computed at the first of them.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use pulp::Arch;
 use rayon::prelude::*;
 
-use super::{IDS, MulMatId, OUT, WEIGHTS, X};
-use crate::formats::{ElemType, mxfp4_scale, read_f32, read_i32};
+use super::bound::Terms;
+use super::exact::ACTIVATION_BLOCK;
+use super::quantise::{self, Block, Emulated, Envelope, WeightBlock};
+use super::rows::{Element, RowSums, Weights, block_scales, dot};
+use super::{Data, IDS, MulMatId, OUT, WEIGHTS, X, whole};
+use crate::formats::{read_f32, read_i32};
 use crate::judge::pattern::Place;
 use crate::judge::values::{Class, Expected, judge_values};
-use crate::judge::{Capabilities, Findings, Oracle};
-use crate::model::{Arithmetic, Model, of_device};
-use crate::op::Inputs;
-
-/// y, S and R² of one output element.
-#[derive(Clone, Copy, Default, Debug, PartialEq)]
-struct Element {
-    y: f64,
-    s: f64,
-    r2: f64,
-}
-
-/// What the bounds need of one row of weights or activations.
-#[derive(Clone, Copy, Debug)]
-struct RowSums {
-    sum_abs: f64,
-    sum_squares: f64,
-    max_abs: f64,
-    /// Every value is a multiple of this power of two.
-    unit: f64,
-    /// Every value survives a conversion to f16.
-    fits_f16: bool,
-    /// Sum of the magnitudes of the block scales (weights that have blocks).
-    scales: f64,
-}
+use crate::judge::{Capabilities, Check, Findings, Oracle};
+use crate::model::{Activations, Model, Quantiser};
+use crate::op::{CaseType, Inputs};
 
 pub(super) struct MulMatIdOracle {
     case: MulMatId,
     /// The expert of each slot, `None` where the id is out of range.
     experts: Vec<Option<usize>>,
-    /// `[slots][m]` per element.
-    elements: Vec<Element>,
-    /// `[experts][m]`; `None` for experts without a slot.
-    weight_rows: Vec<Option<RowSums>>,
+    /// Slots of each expert in use.
+    by_expert: BTreeMap<usize, Vec<usize>>,
+    /// All activation rows, `[n][b][k]`.
+    x: Vec<f32>,
     /// `[n][b]`.
     x_rows: Vec<RowSums>,
+    /// `[slots][m]` per element.
+    elements: Vec<Element>,
+    /// S⁺ and R⁺², `[slots][m]`; empty where they are S and R².
+    plus: Vec<(f64, f64)>,
+    /// `[experts][m]`; `None` for experts without a slot.
+    weight_rows: Vec<Option<RowSums>>,
+    /// By quantiser, made at the first device that has it.
+    quantised: Mutex<BTreeMap<Quantiser, Arc<Quantised>>>,
+}
+
+/// What devices with one quantiser add, `[slots][m]`.
+struct Quantised {
+    envelopes: Vec<Envelope>,
+    /// The blocks of each activation row.
+    blocks: Vec<Vec<Block>>,
+    /// Where the quantiser's way of rounding is known: the sums over its codes take the place of the plain ones.
+    emulated: Vec<Sums>,
+}
+
+/// The sums of one output element.
+#[derive(Clone, Copy, Default)]
+struct Sums {
+    element: Element,
+    /// S⁺ and R⁺².
+    plus: (f64, f64),
 }
 
 impl MulMatIdOracle {
     pub(super) fn new(case: &MulMatId, inputs: &Inputs<'_>) -> Self {
         let experts = routing(case, inputs);
-        let x = activations(case, inputs);
         let mut by_expert: BTreeMap<usize, Vec<usize>> = BTreeMap::new();
         for (slot, expert) in experts.iter().enumerate() {
             if let Some(e) = expert {
                 by_expert.entry(*e).or_default().push(slot);
             }
         }
-        let (t, bytes) = inputs.tensor(WEIGHTS);
-        // One task per row of the output: it decodes that row of every expert in use, once.
-        let rows: Vec<_> = (0..case.m)
-            .into_par_iter()
-            .map(|row| {
-                let mut w = vec![0.0; case.k];
-                let mut elements = vec![Element::default(); case.slots()];
-                let mut sums = Vec::with_capacity(by_expert.len());
-                for (expert, slots) in &by_expert {
-                    let stored = &bytes[t.row_range([row, *expert, 0])];
-                    case.w.decode(stored, &mut w);
-                    sums.push((*expert, RowSums { scales: block_scales(case.w, stored), ..row_sums(&w) }));
-                    for &slot in slots {
-                        let at = case.x_row(slot) * case.k;
-                        elements[slot] = dot(&w, &x[at..at + case.k]);
-                    }
-                }
-                (elements, sums)
-            })
-            .collect();
-        let mut elements = vec![Element::default(); case.slots() * case.m];
-        let mut weight_rows = vec![None; case.experts * case.m];
-        for (row, (column, sums)) in rows.into_iter().enumerate() {
-            for (slot, e) in column.into_iter().enumerate() {
-                elements[slot * case.m + row] = e;
-            }
-            for (expert, s) in sums {
-                weight_rows[expert * case.m + row] = Some(s);
-            }
-        }
-        let x_rows = x.par_chunks(case.k).map(|r| row_sums(&r.iter().map(|v| f64::from(*v)).collect::<Vec<_>>()));
-        MulMatIdOracle { case: case.clone(), experts, elements, weight_rows, x_rows: x_rows.collect() }
+        let x = activations(case, inputs);
+        let x_rows = x.par_chunks(case.k).map(|r| RowSums::new(r.iter().map(|v| f64::from(*v)))).collect();
+        let mut oracle = MulMatIdOracle {
+            case: case.clone(),
+            experts,
+            by_expert,
+            x,
+            x_rows,
+            elements: Vec::new(),
+            plus: Vec::new(),
+            weight_rows: vec![None; case.experts * case.m],
+            quantised: Mutex::default(),
+        };
+        oracle.sum(inputs);
+        oracle
     }
 
-    fn expected(&self, model: &Model, slot: usize, row: usize) -> Expected {
+    /// The one pass over the weights that every device needs.
+    fn sum(&mut self, inputs: &Inputs<'_>) {
         let case = &self.case;
-        let Some(w) = self.experts[slot].and_then(|e| self.weight_rows[e * case.m + row].as_ref()) else {
+        let has_offsets = case.w.has_offsets();
+        let rows = self.each_row(inputs, |weights, stored, _, slots, row: &mut Row| {
+            let sums = RowSums { scales: block_scales(case.w, stored), ..weights.sums() };
+            row.sums.push(sums);
+            for &slot in slots {
+                let x = self.x_row(slot);
+                row.elements[slot] = dot(&weights.w, x);
+                if has_offsets {
+                    let plus = dot(&weights.plus, x);
+                    row.plus[slot] = (plus.s, plus.r2);
+                }
+            }
+        });
+        let mut elements = vec![Element::default(); case.slots() * case.m];
+        let mut plus = vec![(0.0, 0.0); if has_offsets { elements.len() } else { 0 }];
+        for (r, row) in rows.iter().enumerate() {
+            for (slot, e) in row.elements.iter().enumerate() {
+                elements[slot * case.m + r] = *e;
+            }
+            for (slot, p) in row.plus.iter().enumerate() {
+                plus[slot * case.m + r] = *p;
+            }
+            for (expert, sums) in self.by_expert.keys().zip(&row.sums) {
+                self.weight_rows[expert * case.m + r] = Some(*sums);
+            }
+        }
+        (self.elements, self.plus) = (elements, plus);
+    }
+
+    /// Decodes each row of every expert in use, once, rows in parallel. `visit` gets the row, its stored bytes, the
+    /// expert, the expert's slots, and the place for what it finds.
+    fn each_row<T: Send + ForSlots>(
+        &self,
+        inputs: &Inputs<'_>,
+        visit: impl Fn(&Weights, &[u8], usize, &[usize], &mut T) + Sync,
+    ) -> Vec<T> {
+        let (t, bytes) = inputs.tensor(WEIGHTS);
+        let case = &self.case;
+        let one = |row: usize| {
+            let mut weights = Weights::new(case.k);
+            let mut found = T::for_slots(case.slots(), case.w.has_offsets());
+            for (expert, slots) in &self.by_expert {
+                let stored = &bytes[t.row_range([row, *expert, 0])];
+                weights.decode(case.w, stored);
+                visit(&weights, stored, *expert, slots, &mut found);
+            }
+            found
+        };
+        (0..case.m).into_par_iter().map(one).collect()
+    }
+
+    fn x_row(&self, slot: usize) -> &[f32] {
+        let at = self.case.x_row(slot) * self.case.k;
+        &self.x[at..at + self.case.k]
+    }
+
+    /// What a quantiser adds, computed at the first call.
+    fn quantised(&self, quantiser: Quantiser, inputs: &Inputs<'_>) -> Arc<Quantised> {
+        let mut known = self.quantised.lock().unwrap_or_else(PoisonError::into_inner);
+        known.entry(quantiser).or_insert_with(|| Arc::new(self.quantise(&quantiser, inputs))).clone()
+    }
+
+    fn quantise(&self, quantiser: &Quantiser, inputs: &Inputs<'_>) -> Quantised {
+        let case = &self.case;
+        let x: Vec<Vec<Block>> = self.x.par_chunks(case.k).map(|row| quantise::blocks(quantiser, row)).collect();
+        let emulate = |rounding| self.x.par_chunks(case.k).map(move |r| quantise::emulate(quantiser, rounding, r));
+        let codes: Vec<Emulated> = quantiser.rounding.map(|r| emulate(r).collect()).unwrap_or_default();
+        let rows = self.each_row(inputs, |weights, _, _, slots, row: &mut Vec<(Envelope, Sums)>| {
+            let offset = |b: usize| weights.o.get(b * ACTIVATION_BLOCK).copied().unwrap_or(0.0);
+            let blocks = weights.block_sums().enumerate();
+            let w: Vec<WeightBlock> =
+                blocks.map(|(b, (sum, squares))| WeightBlock { sum, squares, offset: offset(b) }).collect();
+            for &slot in slots {
+                let at = case.x_row(slot);
+                let envelope = Envelope::new(quantiser, &w, &x[at]);
+                row[slot] = match codes.get(at) {
+                    Some(codes) => (envelope.emulated(weights.ties(codes)), weights.sums_over(codes)),
+                    None => (envelope, Sums::default()),
+                };
+            }
+        });
+        let mut envelopes = vec![Envelope::default(); self.elements.len()];
+        let mut emulated = vec![Sums::default(); if codes.is_empty() { 0 } else { envelopes.len() }];
+        for (r, row) in rows.iter().enumerate() {
+            for (slot, (envelope, sums)) in row.iter().enumerate() {
+                envelopes[slot * case.m + r] = *envelope;
+                if let Some(place) = emulated.get_mut(slot * case.m + r) {
+                    *place = *sums;
+                }
+            }
+        }
+        Quantised { envelopes, blocks: x, emulated }
+    }
+
+    /// What the model's quantiser adds, if it has one.
+    fn quantised_for(&self, model: &Model, inputs: &Inputs<'_>) -> Option<Arc<Quantised>> {
+        match model.activations {
+            Activations::Quantised(q) => Some(self.quantised(q, inputs)),
+            Activations::Converted(_) => None,
+        }
+    }
+
+    /// What is known of an element; `None` where its id is out of range.
+    fn terms(&self, quantised: Option<&Quantised>, i: usize) -> Option<Terms<'_>> {
+        let case = &self.case;
+        let (slot, row) = (i / case.m, i % case.m);
+        let w = self.experts[slot].and_then(|e| self.weight_rows[e * case.m + row].as_ref())?;
+        let plain = self.elements[i];
+        let plain = Sums { element: plain, plus: self.plus.get(i).copied().unwrap_or((plain.s, plain.r2)) };
+        let Sums { element, plus } = quantised.and_then(|q| q.emulated.get(i)).copied().unwrap_or(plain);
+        Some(Terms {
+            k: case.k,
+            ty: case.w,
+            signs: case.data.has_random_signs(),
+            element,
+            plus,
+            w,
+            x: &self.x_rows[case.x_row(slot)],
+            quantised: quantised.map(|q| q.envelopes[i]),
+        })
+    }
+
+    /// What an element should be under a model.
+    fn expectation(&self, model: &Model, quantised: Option<&Quantised>, i: usize) -> Expected {
+        let Some(terms) = self.terms(quantised, i) else {
             return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
         };
-        let x = &self.x_rows[case.x_row(slot)];
-        let Element { y, s, r2 } = self.elements[slot * case.m + row];
+        let y = terms.element.y;
         if !y.is_finite() {
             return Expected { value: y, bound: 0.0, class: if y.is_nan() { Class::NaN } else { Class::Infinite } };
         }
-        let bound = bound(model, case.k, case.data.has_random_signs(), y, s, r2.sqrt(), w, x);
-        let class = if overflows(model, case.w, s, w, x) {
+        let class = if terms.overflows(model) {
             Class::Inconclusive
-        } else if is_exact(model, s, w, x) {
+        } else if terms.is_exact(model) {
             Class::Exact
         } else {
             Class::Finite
         };
-        Expected { value: y, bound, class }
+        Expected { value: y, bound: terms.bound(model), class }
+    }
+
+    /// The checks of the output as a whole.
+    fn whole(&self, inputs: &Inputs<'_>, model: &Model, quantised: Option<&Quantised>, output: &[u8]) -> Vec<Check> {
+        if !self.case.data.has_random_signs() || self.case.data == Data::Special {
+            let why = "errors are independent only in random data of both signs";
+            return ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into();
+        }
+        // Two slots of one expert and one activation row have the same errors, not independent ones: the first counts.
+        let mut seen = BTreeSet::new();
+        let mut counts = |slot: usize| seen.insert((self.experts[slot], self.case.x_row(slot)));
+        let counted: Vec<bool> = (0..self.case.slots()).map(&mut counts).collect();
+        let finite = |(i, got): (usize, f32)| {
+            if !counted[i / self.case.m] {
+                return None;
+            }
+            let expected = self.expectation(model, quantised, i);
+            let judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
+            let (own_variance, variance) = self.terms(quantised, i).filter(|_| judged)?.variances(model);
+            let error = f64::from(got) - expected.value;
+            Some(whole::Output { element: i, y: expected.value, error, own_variance, variance })
+        };
+        let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
+        let (t, bytes) = inputs.tensor(WEIGHTS);
+        let experts: Vec<_> = self.by_expert.iter().map(|(e, slots)| (*e, slots.clone())).collect();
+        let walk = whole::Walk {
+            case: &self.case,
+            x: &self.x,
+            x_rows: &self.x_rows,
+            decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
+            experts: &experts,
+        };
+        // Where the codes are known nothing of the quantiser is left to chance.
+        let blocks = quantised.filter(|q| q.emulated.is_empty()).map(|q| &q.blocks[..]);
+        let relative = match model.activations {
+            Activations::Quantised(q) => quantise::relative_error(&q),
+            Activations::Converted(_) => 0.0,
+        };
+        whole::checks(&walk, &whole::Shared::of(model, blocks, relative), &outputs)
     }
 
     fn place(&self, element: usize) -> Place {
@@ -127,9 +274,53 @@ impl MulMatIdOracle {
         let (token, slot) = (slot / self.case.used, slot % self.case.used);
         Place(vec![("token", token as i64), ("slot", slot as i64), ("row", row as i64), ("expert", expert)])
     }
+}
 
-    fn model(&self, device: &Capabilities) -> Model {
-        of_device(&Arithmetic { weights: self.case.w, tokens: self.case.n, flushes: device.flushes_subnormals })
+/// What one row of the output finds, slot by slot.
+trait ForSlots {
+    fn for_slots(slots: usize, has_offsets: bool) -> Self;
+}
+
+/// The sums of one row of the output.
+struct Row {
+    elements: Vec<Element>,
+    plus: Vec<(f64, f64)>,
+    /// By expert in use, ascending.
+    sums: Vec<RowSums>,
+}
+
+impl ForSlots for Row {
+    fn for_slots(slots: usize, has_offsets: bool) -> Self {
+        let plus = vec![(0.0, 0.0); if has_offsets { slots } else { 0 }];
+        Row { elements: vec![Element::default(); slots], plus, sums: Vec::new() }
+    }
+}
+
+impl ForSlots for Vec<(Envelope, Sums)> {
+    fn for_slots(slots: usize, _: bool) -> Self {
+        vec![(Envelope::default(), Sums::default()); slots]
+    }
+}
+
+impl Weights {
+    /// The sums over a row of activations as a known quantiser leaves it.
+    fn sums_over(&self, x: &Emulated) -> Sums {
+        let mut element = dot(&self.w, &x.values);
+        if self.o.is_empty() {
+            return Sums { element, plus: (element.s, element.r2) };
+        }
+        // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
+        for (b, (codes, stored)) in x.values.chunks(ACTIVATION_BLOCK).zip(&x.sums).enumerate() {
+            element.y += self.o[b * ACTIVATION_BLOCK] * (stored - codes.iter().sum::<f64>());
+        }
+        let plus = dot(&self.plus, &x.values);
+        Sums { element, plus: (plus.s, plus.r2) }
+    }
+
+    /// Σ d·(|p| + |o|) over activations whose code is undecided.
+    fn ties(&self, x: &Emulated) -> f64 {
+        let plus = if self.plus.is_empty() { &self.w } else { &self.plus };
+        x.ties.iter().map(|(i, d)| d * plus[*i].abs()).sum()
     }
 }
 
@@ -138,25 +329,25 @@ impl Oracle for MulMatIdOracle {
         OUT
     }
 
-    fn model(&self, device: &Capabilities) -> Option<Model> {
-        Some(MulMatIdOracle::model(self, device))
+    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
+        let Some(model) = self.case.model(device) else { return Findings::default() };
+        let quantised = self.quantised_for(&model, inputs);
+        let expected = |i| self.expectation(&model, quantised.as_deref(), i);
+        let mut findings = judge_values(&model, expected, |i| self.place(i), output, poison);
+        findings.checks.extend(self.whole(inputs, &model, quantised.as_deref(), output));
+        findings
     }
 
-    fn judge(&self, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
-        let model = MulMatIdOracle::model(self, device);
-        let expected = |i: usize| self.expected(&model, i / self.case.m, i % self.case.m);
-        judge_values(&model, expected, |i| self.place(i), output, poison)
-    }
-
-    fn expected(&self, device: &Capabilities) -> Vec<Expected> {
-        let model = MulMatIdOracle::model(self, device);
-        (0..self.elements.len()).map(|i| self.expected(&model, i / self.case.m, i % self.case.m)).collect()
+    fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected> {
+        let Some(model) = self.case.model(device) else { return Vec::new() };
+        let quantised = self.quantised_for(&model, inputs);
+        (0..self.elements.len()).map(|i| self.expectation(&model, quantised.as_deref(), i)).collect()
     }
 }
 
 impl MulMatId {
     /// The activation row that a slot (counted over all tokens) multiplies with.
-    fn x_row(&self, slot: usize) -> usize {
+    pub(super) fn x_row(&self, slot: usize) -> usize {
         slot / self.used * self.b + slot % self.used % self.b
     }
 }
@@ -172,179 +363,4 @@ fn activations(case: &MulMatId, inputs: &Inputs<'_>) -> Vec<f32> {
     let (t, bytes) = inputs.tensor(X);
     let rows = (0..case.n).flat_map(|n| (0..case.b).map(move |b| [b, n, 0]));
     rows.flat_map(|at| read_f32(&bytes[t.row_range(at)])).collect()
-}
-
-/// Lanes of the sums: a fixed number, so that every host adds in the same order.
-const LANES: usize = 16;
-
-fn dot(w: &[f64], x: &[f32]) -> Element {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || dot_lanes(w, x),
-    )
-}
-
-#[inline(always)]
-fn dot_lanes(w: &[f64], x: &[f32]) -> Element {
-    let (mut y, mut s, mut r2) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
-    let (w_body, w_tail) = w.as_chunks::<LANES>();
-    let (x_body, x_tail) = x.as_chunks::<LANES>();
-    for (w, x) in w_body.iter().zip(x_body) {
-        for l in 0..LANES {
-            let product = w[l] * f64::from(x[l]);
-            y[l] += product;
-            s[l] += product.abs();
-            r2[l] += product * product;
-        }
-    }
-    for (l, (w, x)) in w_tail.iter().zip(x_tail).enumerate() {
-        let product = w * f64::from(*x);
-        y[l] += product;
-        s[l] += product.abs();
-        r2[l] += product * product;
-    }
-    Element { y: y.iter().sum(), s: s.iter().sum(), r2: r2.iter().sum() }
-}
-
-fn row_sums(values: &[f64]) -> RowSums {
-    let mut sums =
-        RowSums { sum_abs: 0.0, sum_squares: 0.0, max_abs: 0.0, unit: f64::INFINITY, fits_f16: true, scales: 0.0 };
-    // The lowest set bit of any value, as an exponent.
-    let mut lowest = i32::MAX;
-    for &v in values {
-        sums.sum_abs += v.abs();
-        sums.sum_squares += v * v;
-        sums.max_abs = sums.max_abs.max(v.abs());
-        sums.fits_f16 &= crate::model::Conversion::F16.keeps(v);
-        lowest = lowest.min(lowest_bit(v));
-    }
-    if lowest != i32::MAX {
-        sums.unit = 2f64.powi(lowest);
-    }
-    sums
-}
-
-/// The exponent of the lowest set bit of a normal f64; `i32::MAX` for zero and what is not finite.
-fn lowest_bit(v: f64) -> i32 {
-    if v == 0.0 || !v.is_finite() {
-        return i32::MAX;
-    }
-    let bits = v.to_bits();
-    let exponent = (bits >> 52 & 0x7ff) as i32 - 1075;
-    exponent + (bits | 1 << 52).trailing_zeros() as i32
-}
-
-/// Sum of the magnitudes of a row's block scales. Only mxfp4 has a path that scales sums.
-fn block_scales(ty: ElemType, row: &[u8]) -> f64 {
-    match ty {
-        ElemType::Mxfp4 => row.chunks_exact(ty.block_bytes()).map(|b| mxfp4_scale(b[0])).sum(),
-        _ => 0.0,
-    }
-}
-
-/// The envelope T = A + C + 2^-24·|y| + N·η (numerical contract of the project, tier C).
-#[allow(clippy::too_many_arguments, reason = "the symbols of one formula")]
-fn bound(model: &Model, k: usize, signs: bool, y: f64, s: f64, r: f64, w: &RowSums, x: &RowSums) -> f64 {
-    let (mut a, mut underflow) = (0.0, 0.0);
-    for stage in &model.stages {
-        let (u, n) = (stage.sums.unit(), stage.roundings(k));
-        let certain = u * n * s;
-        a += if signs { certain.min(13.0 * u * n.sqrt() * r) } else { certain };
-        underflow += n * stage.sums.underflow(model.flushes);
-        if model.scales_sums {
-            // 33 roundings of code·x near zero in each block, then multiplied with its scale.
-            underflow += 33.0 * w.scales * stage.sums.underflow(model.flushes);
-        }
-    }
-    let (ux, uw) = (model.activations.relative(), model.weights.relative());
-    let flushed = if model.flushes { 2f64.powi(-126) } else { 0.0 };
-    let (ex, ew) = (model.activations.absolute().max(flushed), model.weights.absolute().max(flushed));
-    let joint = ux + uw + ux * uw;
-    let certain = joint * s + ex * w.sum_abs + ew * x.sum_abs;
-    let c = if signs { certain.min(9.0 * (joint * r + ex * w.sum_squares.sqrt()) + ew * x.sum_abs) } else { certain };
-    a + c + 2f64.powi(-24) * y.abs() + underflow
-}
-
-/// True where a correct device may leave the range of its numbers on the way.
-fn overflows(model: &Model, ty: ElemType, s: f64, w: &RowSums, x: &RowSums) -> bool {
-    let sums = model.stages.iter().any(|stage| s > stage.sums.largest());
-    let x_range = x.max_abs > model.activations.largest();
-    // A device that scales sums never forms a weight, but sums codes up to 6 before it scales.
-    let w_range = if model.scales_sums && ty == ElemType::Mxfp4 {
-        6.0 * x.sum_abs > f64::from(f32::MAX)
-    } else {
-        w.max_abs > model.weights.largest()
-    };
-    sums || x_range || w_range
-}
-
-/// True where every correct order of operations gives the same bits.
-fn is_exact(model: &Model, s: f64, w: &RowSums, x: &RowSums) -> bool {
-    use crate::model::Conversion;
-    let survives = |c: Conversion, r: &RowSums| c == Conversion::None || r.fits_f16;
-    if !survives(model.weights, w) || !survives(model.activations, x) {
-        return false;
-    }
-    if s == 0.0 {
-        return true;
-    }
-    let unit = w.unit * x.unit;
-    // The smallest numbers that still add exactly: subnormal sums do, unless they are flushed.
-    let least = if model.flushes { 2f64.powi(-126) } else { 2f64.powi(-149) };
-    // Operands must be representable too, and code·x in halves where sums are scaled.
-    let operands = x.unit.min(w.unit).min(if model.scales_sums { x.unit / 2.0 } else { f64::INFINITY });
-    unit >= least && operands >= least && model.stages.iter().all(|stage| s <= stage.sums.exact_integers() * unit)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn dot_is_exact_for_integers_and_odd_lengths() {
-        for k in [1, 15, 16, 17, 33, 100] {
-            let w: Vec<f64> = (0..k).map(|i| f64::from(i % 7 - 3)).collect();
-            let x: Vec<f32> = (0..k).map(|i| (i % 5 - 2) as f32).collect();
-            let want: f64 = w.iter().zip(&x).map(|(w, x)| w * f64::from(*x)).sum();
-            let magnitude: f64 = w.iter().zip(&x).map(|(w, x)| (w * f64::from(*x)).abs()).sum();
-            let e = dot(&w, &x);
-            assert_eq!((e.y, e.s), (want, magnitude));
-        }
-    }
-
-    #[test]
-    fn lowest_bits() {
-        assert_eq!(lowest_bit(1.0), 0);
-        assert_eq!(lowest_bit(12.0), 2);
-        assert_eq!(lowest_bit(-0.375), -3);
-        assert_eq!(lowest_bit(f64::from(f32::from_bits(1))), -149);
-        assert_eq!(lowest_bit(0.0), i32::MAX);
-    }
-
-    /// Bounds of a row worked out by hand: k 4, w = 1, x = 1.
-    #[test]
-    fn bound_by_hand() {
-        let model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
-        let ones = row_sums(&[1.0; 4]);
-        let got = bound(&model, 4, false, 4.0, 4.0, 2.0, &ones, &ones);
-        // N = 4: A = 4·4·2^-24, 2^-24·|y| = 4·2^-24, N·η = 4·2^-149.
-        approx::assert_relative_eq!(got, 20.0 * 2f64.powi(-24) + 4.0 * 2f64.powi(-149), max_relative = 1e-12);
-        // The probabilistic form takes the smaller term, here still the certain one: 13·√4·2 > 16.
-        assert_eq!(bound(&model, 4, true, 4.0, 4.0, 2.0, &ones, &ones), got);
-        let wide = bound(&model, 4000, true, 0.0, 4000.0, 4000f64.sqrt(), &ones, &ones);
-        approx::assert_relative_eq!(wide, 13.0 * 2f64.powi(-24) * 4000.0, max_relative = 1e-9);
-    }
-
-    #[test]
-    fn f16_operands_widen_the_bound_and_limit_exactness() {
-        use crate::model::Conversion;
-        let mut model = of_device(&Arithmetic { weights: ElemType::F32, tokens: 2, flushes: false });
-        let (w, x) = (row_sums(&[2049.0]), row_sums(&[1.0]));
-        assert!(is_exact(&model, 2049.0, &w, &x));
-        let plain = bound(&model, 1, false, 2049.0, 2049.0, 2049.0, &w, &x);
-        model.weights = Conversion::F16;
-        assert!(!is_exact(&model, 2049.0, &w, &x));
-        assert!(bound(&model, 1, false, 2049.0, 2049.0, 2049.0, &w, &x) > plain + 1.0);
-        assert!(overflows(&model, ElemType::F32, 7e4, &row_sums(&[7e4]), &x));
-    }
 }

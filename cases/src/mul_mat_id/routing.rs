@@ -32,7 +32,7 @@ fn token_ids(case: &MulMatId, seed: u64, token: usize) -> Vec<i32> {
         Route::Shuffle => distinct(own, e, u, |_| 1.0),
         // Expert popularity falls with its rank in a per-case order.
         Route::Skew => distinct(own, e, u, |x| 1.0 / (1.0 + shared.below(1 + x as u64, e as u64) as f64)),
-        Route::One => distinct(shared, e, u, |_| 1.0),
+        Route::Fixed => distinct(shared, e, u, |_| 1.0),
         Route::Empty => {
             let open = u.max(e / 2);
             let subset = distinct(shared, e, open, |_| 1.0);
@@ -53,7 +53,7 @@ fn token_ids(case: &MulMatId, seed: u64, token: usize) -> Vec<i32> {
             ids[(from + 1 + to) % u] = ids[from];
             ids
         }
-        Route::Same => vec![favourite; u],
+        Route::One => vec![favourite; u],
         Route::Out => {
             let outside = [-1, e as i32, e as i32 + 7, i32::MIN, i32::MAX, -(e as i32)];
             let mut ids = distinct(own, e, u, |_| 1.0);
@@ -143,7 +143,7 @@ mod tests {
 
     #[test]
     fn ordinary_routes_are_distinct_and_in_range() {
-        for route in ["shuffle", "skew", "one", "empty", "last"] {
+        for route in ["shuffle", "skew", "fixed", "empty", "last"] {
             for row in ids(route, 12, 5, 40) {
                 assert!(is_distinct(&row) && row.iter().all(|id| (0..12).contains(id)), "{route}: {row:?}");
             }
@@ -154,9 +154,9 @@ mod tests {
     #[test]
     fn each_route_does_what_its_name_says() {
         let used = |rows: &[Vec<i32>]| rows.iter().flatten().collect::<std::collections::BTreeSet<_>>().len();
-        assert_eq!(used(&ids("one", 16, 3, 50)), 3);
+        assert_eq!(used(&ids("fixed", 16, 3, 50)), 3);
         assert_eq!(used(&ids("empty", 16, 3, 200)), 8);
-        assert_eq!(used(&ids("same", 16, 3, 50)), 1);
+        assert_eq!(used(&ids("one", 16, 3, 50)), 1);
         assert!(ids("last", 16, 3, 50).iter().all(|r| r.contains(&15)));
         assert!(ids("repeat", 16, 3, 50).iter().all(|r| !is_distinct(r) && r.iter().all(|id| (0..16).contains(id))));
         assert!(ids("repeat", 16, 2, 50).iter().all(|r| r[0] == r[1]));

@@ -79,7 +79,7 @@ impl CaseType for TopK {
     /// A pass over the keys for each of their bytes, and one that writes.
     fn cost(&self) -> Cost {
         let elements = self.rows.elements();
-        Cost { operations: 5 * elements, input_elements: elements }
+        Cost { operations: 5 * elements, input_elements: elements, oracle_bytes: 16 * elements }
     }
 
     fn group(&self) -> &'static str {
@@ -92,6 +92,10 @@ impl CaseType for TopK {
 
     fn binds_foreign_devices(&self) -> bool {
         self.rows.keys != Keys::Nan
+    }
+
+    fn model(&self, _: &Capabilities) -> Option<Model> {
+        None
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
@@ -115,16 +119,12 @@ impl Oracle for TopKOracle {
         OUT
     }
 
-    fn model(&self, _: &Capabilities) -> Option<Model> {
-        None
-    }
-
-    fn judge(&self, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
         judge_best(&self.keys, self.cols, self.k, output, poison)
     }
 
     /// One right answer, the largest first; in another order, and where keys tie, there are others.
-    fn expected(&self, _: &Capabilities) -> Vec<Expected> {
+    fn expected(&self, _: &Inputs<'_>, _: &Capabilities) -> Vec<Expected> {
         let best = |keys: &[f32]| largest(keys, self.k).into_iter();
         let columns = self.keys.chunks(self.cols).flat_map(best);
         columns.map(|i| Expected { value: i as f64, bound: 0.0, class: Class::Exact }).collect()

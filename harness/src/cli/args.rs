@@ -50,7 +50,7 @@ pub(super) struct Selection {
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
     /// How many cases to draw [default: as the profile says]
-    #[arg(long, value_name = "N")]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(..=10_000_000))]
     pub(super) cases: Option<u64>,
     /// Only the K-th of N equal parts
     #[arg(long, value_name = "K/N")]
@@ -134,5 +134,10 @@ pub(super) struct Replay {
 }
 
 fn duration(text: &str) -> Result<Duration, String> {
-    humantime::parse_duration(text).map_err(|e| format!("{e}; write for example 90s or 30m"))
+    const MOST: Duration = Duration::from_secs(365 * 24 * 3600);
+    match humantime::parse_duration(text) {
+        Ok(time) if time <= MOST => Ok(time),
+        Ok(_) => Err("is more than 365d".to_owned()),
+        Err(e) => Err(format!("{e}; write for example 90s or 30m")),
+    }
 }

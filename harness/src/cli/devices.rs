@@ -6,11 +6,13 @@ use serde_json::json;
 
 use super::args::Devices;
 use super::{Exit, Outcome, say, say_json};
+use crate::backend;
 use crate::discover::{Discovery, discover};
 use crate::worker::Launch;
 
 /// Asks every backend, with workers of this very program.
 pub(super) fn find() -> Result<Discovery, String> {
+    backend::fake::check()?;
     let program = std::env::current_exe().map_err(|e| format!("cannot find this program to start workers: {e}"))?;
     Ok(discover(&|backend: &str| Launch::conform(&program, backend)))
 }

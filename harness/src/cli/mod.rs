@@ -16,6 +16,8 @@ use clap::error::ErrorKind;
 
 use args::{Args, Command};
 
+use crate::report::note;
+
 /// How a command ended, as an exit code.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exit {
@@ -82,7 +84,7 @@ pub fn main() -> ExitCode {
     match outcome {
         Ok(exit) => exit.into(),
         Err(why) => {
-            eprintln!("conform: {why}");
+            note(&format!("conform: {why}"));
             usage.into()
         }
     }

@@ -7,6 +7,7 @@ use conform_cases::case::Case;
 use super::args::Replay;
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::report::failure::describe;
+use crate::report::note;
 use crate::result::{CaseResult, Verdict};
 use crate::run::{Event, Settings, run};
 use crate::select::device_glob;
@@ -18,25 +19,25 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     let found = match devices::find()?.select(&[glob]) {
         Ok(found) => found,
         Err(why) => {
-            eprintln!("conform: --device: {why}");
+            note(&format!("conform: --device: {why}"));
             return Ok(Exit::Untestable);
         }
     };
     let settings = Settings { jobs: 1, patience: args.patience.timeout, ..Settings::default() };
     let (send, events) = mpsc::channel();
-    run(&settings, found, cases.into_iter(), &send);
+    run(&settings, found, cases.into_iter(), &send)?;
     drop(send);
     let (mut results, mut wedged, mut missing) = (Vec::new(), false, false);
     for event in events {
         match event {
             Event::Result(result) => results.push(*result),
             Event::Lost { device, why, wedged: w } => {
-                eprintln!("{device}: {why}");
+                note(&format!("{device}: {why}"));
                 wedged |= w;
                 missing = true;
             }
             Event::Skipped { case, why } => {
-                eprintln!("skipped {case}: {why}");
+                note(&format!("skipped {case}: {why}"));
                 missing = true;
             }
             Event::CaseDone => {}

@@ -1,5 +1,6 @@
 //! `conform run`
 
+use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
@@ -14,9 +15,11 @@ use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::{Discovery, Found};
 use crate::expect;
 use crate::report::failure::describe;
+use crate::report::note;
 use crate::report::progress::Progress;
 use crate::report::record::{Recorder, RunHead};
 use crate::report::summary::{LostDevice, Summary};
+use crate::result::CaseResult;
 use crate::run::{Event, Settings, run as run_cases};
 use crate::select::device_glob;
 
@@ -29,7 +32,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let globs = globs.map_err(|e| format!("--device: {e}"))?;
     let expectations = args.expect.iter().map(|file| expect::read(file)).collect::<Result<Vec<_>, _>>();
     let expectations = expectations.map_err(|e| format!("--expect: {e}"))?.concat();
-    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args)?;
+    let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find()?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
@@ -42,7 +45,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let settings = Settings {
         jobs: args.jobs.map_or(Settings::default().jobs, usize::from),
         patience: args.patience.timeout,
-        until: args.time.map(|t| started + t),
+        until: args.time.and_then(|t| started.checked_add(t)),
         max_failures: args.max_failures,
         expectations,
         ..Settings::default()
@@ -55,15 +58,19 @@ pub(super) fn run(args: &Run) -> Outcome {
         error: None,
     };
     let (send, events) = mpsc::channel();
-    thread::scope(|scope| {
+    let ran = thread::scope(|scope| {
         let devices = found.clone();
-        scope.spawn(move || run_cases(&settings, devices, &mut cases, &send));
-        events.into_iter().for_each(|event| listener.hear(event));
+        let runner = move || run_cases(&settings, devices, &mut cases, &send);
+        let runner = thread::Builder::new().spawn_scoped(scope, runner).map_err(|e| format!("cannot run: {e}"))?;
+        // Results that cannot be kept are no reason to make more: the runner stops when nobody listens.
+        let _ = events.into_iter().try_for_each(|event| listener.hear(event));
+        runner.join().unwrap_or_else(|_| Err("the runner died; see above".to_owned()))
     });
     listener.progress.finish();
+    ran?;
     let summary = listener.summary;
-    if args.json {
-        say_json(&summary)?;
+    let said = if args.json {
+        say_json(&summary)
     } else {
         let time = started.elapsed().as_secs_f64();
         let expected = match summary.expected {
@@ -72,25 +79,37 @@ pub(super) fn run(args: &Run) -> Outcome {
         };
         let (cases, unexpected) = (summary.cases, summary.unexpected);
         let last = format!("{cases} cases in {time:.1} s, {expected}{unexpected} unexpected results");
-        say(&format!("\n{}{last}\n", summary.text()))?;
+        say(&format!("\n{}{last}\n", summary.text()))
+    };
+    let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
+    let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
+    match (exit(&summary, &globs), listener.error.or(said.err()).or(none_drawn)) {
+        (exit, None) => Ok(exit),
+        // That a device is wedged outranks that nobody could be told of the rest.
+        (Exit::Wedged, Some(why)) => {
+            note(&format!("conform: {why}"));
+            Ok(Exit::Wedged)
+        }
+        (_, Some(why)) => Err(why),
     }
-    if let Some(why) = listener.error {
-        return Err(why);
-    }
-    Ok(exit(&summary, &globs, args))
 }
 
 /// The cases to run, how many, and their seed. With a time limit random cases are drawn without end.
 #[allow(clippy::type_complexity, reason = "one place builds it and one takes it apart")]
-fn selection(args: &Run) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
+fn selection(
+    args: &Run,
+    started: Instant,
+) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
     let s = &args.selection;
-    if args.time.is_some() && s.profile == Profile::Random && s.cases.is_none() {
+    if let (Some(time), Profile::Random, None) = (args.time, s.profile, s.cases) {
         let (seed, filters, shard) = (seed(s), filters(s)?, s.shard);
         let wanted = move |case: &Case| {
             let id = case.id();
             (filters.is_empty() || filters.iter().any(|f| f.matches(&id))) && shard.is_none_or(|shard| shard.holds(&id))
         };
-        return Ok((Box::new(s.profile.cases(seed, u64::MAX).filter(wanted)), None, seed));
+        // Filters that no case matches must not be searched for beyond the time.
+        let in_time = move |_: &Case| started.elapsed() < time;
+        return Ok((Box::new(s.profile.cases(seed, u64::MAX).take_while(in_time).filter(wanted)), None, seed));
     }
     let Selected { cases, seed } = select(s)?;
     let total = cases.len() as u64;
@@ -125,60 +144,65 @@ struct Listener {
 }
 
 impl Listener {
-    fn hear(&mut self, event: Event) {
+    /// Breaks off when a result could not be kept or shown.
+    fn hear(&mut self, event: Event) -> ControlFlow<()> {
         match event {
-            Event::Result(result) => {
-                if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(&result)) {
-                    self.error.get_or_insert(e);
-                }
-                let of_its_kind = self.summary.add(&result);
-                if result.is_unexpected() {
-                    self.progress.unexpected();
-                }
-                if of_its_kind.is_some_and(|n| n <= DESCRIBED) && !self.json {
-                    let text = format!("\n{}", describe(&result));
-                    if let Err(e) = self.progress.suspend(|| say(&text)) {
-                        self.error.get_or_insert(e);
-                    }
-                }
-                for incident in &result.incidents {
-                    self.progress.suspend(|| {
-                        eprintln!(
-                            "note: {} on {}: {}; a fresh worker did not repeat it",
-                            incident.kind, result.device, incident.detail
-                        );
-                    });
-                }
-            }
+            Event::Result(result) => self.hear_result(&result),
             Event::CaseDone => {
                 self.summary.cases += 1;
                 self.progress.case_done();
             }
             Event::Lost { device, why, wedged } => {
-                self.progress.suspend(|| eprintln!("{device}: {why}"));
+                self.progress.suspend(|| note(&format!("{device}: {why}")));
                 self.summary.lost.push(LostDevice { device, why, wedged });
             }
             Event::Skipped { case, why } => {
-                self.progress.suspend(|| eprintln!("skipped {case}: {why}"));
+                self.progress.suspend(|| note(&format!("skipped {case}: {why}")));
                 self.summary.skipped += 1;
                 self.summary.skipped_why.get_or_insert(why);
             }
         }
+        if self.error.is_some() { ControlFlow::Break(()) } else { ControlFlow::Continue(()) }
+    }
+
+    fn hear_result(&mut self, result: &CaseResult) {
+        if let Some(Err(e)) = self.recorder.as_mut().map(|r| r.record(result)) {
+            self.error = Some(e);
+        }
+        let of_its_kind = self.summary.add(result);
+        if result.is_unexpected() {
+            self.progress.unexpected();
+        }
+        if of_its_kind.is_some_and(|n| n <= DESCRIBED) && !self.json {
+            let text = format!("\n{}", describe(result));
+            if let Err(e) = self.progress.suspend(|| say(&text)) {
+                self.error = Some(e);
+            }
+        }
+        for incident in &result.incidents {
+            let line = format!(
+                "note: {} on {}: {}; a fresh worker did not repeat it",
+                incident.kind, result.device, incident.detail
+            );
+            self.progress.suspend(|| note(&line));
+        }
     }
 }
 
-fn exit(summary: &Summary, globs: &[Pattern], args: &Run) -> Exit {
+fn exit(summary: &Summary, globs: &[Pattern]) -> Exit {
     if summary.is_wedged() {
         return Exit::Wedged;
     }
     // A device asked for by name must have been judged; the embedded one always must.
     let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
-    for key in summary.devices.keys().filter(silent) {
-        eprintln!("{key} was asked for and judged nothing");
+    let silent: Vec<&String> = summary.devices.keys().filter(silent).collect();
+    // A device that was lost has said why.
+    let has_said = |key: &str| summary.lost.iter().any(|l| l.device == key);
+    for key in silent.iter().filter(|key| !has_said(key)) {
+        note(&format!("{key} was asked for and judged nothing"));
     }
-    let any_silent = summary.devices.keys().any(|k| silent(&k));
-    let out_of_time = args.time.is_some() && summary.cases == 0;
-    if summary.unexpected > 0 || summary.skipped > 0 || (any_silent && !out_of_time) {
+    // A device that was found and could not be used is nothing to be expected, whoever asked for it.
+    if summary.unexpected > 0 || summary.skipped > 0 || !silent.is_empty() || !summary.lost.is_empty() {
         Exit::Unexpected
     } else {
         Exit::Good

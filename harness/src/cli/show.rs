@@ -8,6 +8,7 @@ use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
+use conform_cases::model::Kernels;
 use conform_cases::plan::{Role, Step, Tensor};
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
@@ -18,7 +19,7 @@ use crate::run::Prepared;
 
 /// Bounds are shown for a device that promises what ours do.
 const DEVICE: Capabilities = Capabilities {
-    own_kernels: true,
+    kernels: Kernels::Own,
     readable_inputs: true,
     scratch_poison: true,
     deterministic: true,
@@ -50,7 +51,7 @@ pub(super) fn show(args: &Show) -> Outcome {
     text.extend(prepared.plan.tensors.iter().map(tensor_line));
     text.extend(prepared.plan.steps.iter().map(|s| format!("step      {}", step_line(s, &prepared.plan.tensors))));
     text.push(format!("cost      {} operations, {} input elements", cost.operations, cost.input_elements));
-    if let Some(model) = prepared.oracle().0.model(&DEVICE) {
+    if let Some(model) = case.body().model(&DEVICE) {
         text.push(format!("model     {} (on our own devices)", model.name));
     }
     text.extend(lines);
@@ -110,7 +111,7 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let oracle = prepared.oracle().0;
     let shape = prepared.plan.tensors[oracle.output()].shape;
-    let expected = oracle.expected(&DEVICE);
+    let expected = oracle.expected(&inputs, &DEVICE);
     let classes = expected.iter().map(|e| match e.class {
         Class::Exact => 0u8,
         Class::Finite => 1,

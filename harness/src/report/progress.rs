@@ -5,6 +5,8 @@ use std::time::{Duration, Instant};
 
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 
+use super::note;
+
 /// How often a plain line is written.
 const EVERY: Duration = Duration::from_secs(10);
 
@@ -42,7 +44,7 @@ impl Progress {
         if self.plain && self.last.elapsed() >= EVERY {
             self.last = Instant::now();
             let of = self.total.map(|t| format!(" of {t}")).unwrap_or_default();
-            eprintln!("{}{of} cases, {} unexpected", self.bar.position(), self.bad);
+            note(&format!("{}{of} cases, {} unexpected", self.bar.position(), self.bad));
         }
     }
 

@@ -71,6 +71,8 @@ impl<'a> RunHead<'a> {
 pub struct Recorder {
     path: PathBuf,
     results: File,
+    /// Bytes of whole lines.
+    whole: u64,
 }
 
 impl Recorder {
@@ -79,22 +81,31 @@ impl Recorder {
         let path = dir.join("results.jsonl");
         let say = |what: &str, path: &Path, e: io::Error| format!("--out: cannot {what} {}: {e}", path.display());
         fs::create_dir_all(dir).map_err(|e| say("create", dir, e))?;
-        let results = OpenOptions::new().append(true).create_new(true).open(&path).map_err(|e| match e.kind() {
-            io::ErrorKind::AlreadyExists => {
-                format!("--out: {} exists already; choose an empty folder", path.display())
-            }
-            _ => say("create", &path, e),
-        })?;
+        if path.exists() {
+            return Err(format!("--out: {} exists already; choose an empty folder", path.display()));
+        }
+        // The head first: a folder without results can be tried again.
         let head_path = dir.join("run.json");
         let text = serde_json::to_string_pretty(head).map_err(|e| format!("--out: run.json: {e}"))?;
         fs::write(&head_path, text + "\n").map_err(|e| say("write", &head_path, e))?;
-        Ok(Recorder { path, results })
+        let results =
+            OpenOptions::new().append(true).create_new(true).open(&path).map_err(|e| say("create", &path, e))?;
+        Ok(Recorder { path, results, whole: 0 })
     }
 
     /// Appends a result in one write.
     pub fn record(&mut self, result: &CaseResult) -> Result<(), String> {
         let mut line = serde_json::to_vec(result).map_err(|e| format!("{}: {e}", self.path.display()))?;
         line.push(b'\n');
-        self.results.write_all(&line).map_err(|e| format!("cannot write {}: {e}", self.path.display()))
+        if let Err(e) = self.results.write_all(&line) {
+            // A torn line is dropped, so that what was kept can be read.
+            let cut = self
+                .results
+                .set_len(self.whole)
+                .map_or_else(|e| format!(", and its last line is torn: {e}"), |()| String::new());
+            return Err(format!("cannot write {}: {e}{cut}", self.path.display()));
+        }
+        self.whole += line.len() as u64;
+        Ok(())
     }
 }

@@ -1,16 +1,16 @@
-//! A lane: one thread and at most one worker per device. It takes a case through all devices, one after the other,
-//! while the oracle computes beside the first.
+//! A lane: one thread that takes a case through all devices, one after the other, while the oracle computes beside
+//! the first.
 
-use std::collections::BTreeMap;
-use std::sync::atomic::Ordering;
 use std::thread;
 use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
 use conform_cases::cost::Cost;
 use conform_cases::judge::{Check, Execution, Failure, POISONS, judge};
+use conform_cases::model::Kernels;
 
-use super::{Event, Prepared, Settings, Slot};
+use super::pool::Pool;
+use super::{Event, Prepared};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Outcome, Times as WorkerTimes};
 use crate::worker::{Attempt, Cause, Death, Job, NoDevice, Shared, Supervisor};
@@ -19,73 +19,68 @@ use crate::worker::{Attempt, Cause, Death, Job, NoDevice, Shared, Supervisor};
 /// repeating the rest would only cost time.
 const CONFIRMATIONS: u64 = 25;
 
-/// One thread's view of a run.
-pub struct Lane<'a> {
-    settings: &'a Settings,
-    slots: &'a [Slot],
-    supervisors: BTreeMap<usize, Supervisor>,
-}
-
 /// What one execution came to.
-enum Execute {
-    Result(Box<CaseResult>),
-    NoDevice(NoDevice),
+struct Execute {
+    /// What was seen, if anything was.
+    result: Option<Box<CaseResult>>,
+    /// The device was lost on the way.
+    lost: Option<NoDevice>,
 }
 
-impl<'a> Lane<'a> {
-    /// A lane without workers; they start when they are first needed.
-    pub fn new(settings: &'a Settings, slots: &'a [Slot]) -> Self {
-        Lane { settings, slots, supervisors: BTreeMap::new() }
+impl Execute {
+    fn seen(result: CaseResult) -> Self {
+        Execute { result: Some(Box::new(result)), lost: None }
     }
 
-    /// Takes a case through all devices.
-    pub fn execute(&mut self, case: &Case, emit: &mut dyn FnMut(Event)) {
-        let prepared = match Prepared::new(case) {
-            Ok(prepared) => prepared,
-            Err(why) => return emit(Event::Skipped { case: case.id(), why }),
-        };
-        thread::scope(|scope| {
-            scope.spawn(|| prepared.oracle());
-            for index in 0..self.slots.len() {
-                if !self.slots[index].lost.load(Ordering::Relaxed) {
-                    self.on_device(index, &prepared, emit);
-                }
-            }
+    fn lost(none: NoDevice) -> Self {
+        Execute { result: None, lost: Some(none) }
+    }
+}
+
+/// Takes a case through all devices.
+pub(super) fn execute_case(case: &Case, pools: &[Pool], patience: Duration, emit: &mut dyn FnMut(Event)) {
+    let prepared = match Prepared::new(case) {
+        Ok(prepared) => prepared,
+        Err(why) => return emit(Event::Skipped { case: case.id(), why }),
+    };
+    thread::scope(|scope| {
+        // Without a thread the oracle computes when the first device has answered.
+        let _ = thread::Builder::new().spawn_scoped(scope, || {
+            prepared.oracle();
         });
-        emit(Event::CaseDone);
-    }
+        pools.iter().for_each(|pool| on_device(pool, &prepared, patience, emit));
+    });
+    emit(Event::CaseDone);
+}
 
-    fn on_device(&mut self, index: usize, prepared: &Prepared, emit: &mut dyn FnMut(Event)) {
-        let slots = self.slots;
-        let slot = &slots[index];
-        let device = &slot.found.info.key;
-        let mut results = match Shared::create(prepared.layout.result_bytes) {
-            Ok(results) => results,
-            Err(e) => return emit(Event::Skipped { case: prepared.case.id(), why: e.to_string() }),
+fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dyn FnMut(Event)) {
+    let device = &pool.found.info.key;
+    let mut results = match Shared::create(prepared.layout.result_bytes) {
+        Ok(results) => results,
+        Err(e) => return emit(Event::Skipped { case: prepared.case.id(), why: e.to_string() }),
+    };
+    while let Some(mut supervisor) = pool.take() {
+        let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, patience);
+        let has_result = result.is_some();
+        if let Some(result) = result {
+            emit(Event::Result(result));
+        }
+        let Some(none) = lost else {
+            return pool.give(supervisor);
         };
-        let settings = self.settings;
-        let supervisor = self
-            .supervisors
-            .entry(index)
-            .or_insert_with(|| Supervisor::new(slot.found.launch.clone(), device, settings.limits));
-        let execute = execute(supervisor, slot, prepared, &mut results, settings);
-        match execute {
-            Execute::Result(result) => emit(Event::Result(result)),
-            Execute::NoDevice(none) => {
-                // Only the first lane to notice says so.
-                if slot.lost.swap(true, Ordering::Relaxed) {
-                    return;
-                }
-                let (why, wedged) = match none {
-                    NoDevice::Unavailable(why) => (why, false),
-                    NoDevice::Wedged(why) => (why, true),
-                };
-                if wedged {
-                    let result = CaseResult::bare(&prepared.plan.case, device, Verdict::Wedged, Some(why.clone()));
-                    emit(Event::Result(Box::new(result)));
-                }
-                emit(Event::Lost { device: device.clone(), why, wedged });
+        let (why, wedged) = match &none {
+            NoDevice::Unavailable(why) => (why.clone(), false),
+            NoDevice::Wedged(why) => (why.clone(), true),
+        };
+        if pool.give_up(none) {
+            if wedged && !has_result {
+                let result = CaseResult::bare(&prepared.plan.case, device, Verdict::Wedged, Some(why.clone()));
+                emit(Event::Result(Box::new(result)));
             }
+            emit(Event::Lost { device: device.clone(), why, wedged });
+        }
+        if has_result {
+            return;
         }
     }
 }
@@ -93,53 +88,54 @@ impl<'a> Lane<'a> {
 /// Executes and judges, and repeats a failure in a fresh worker before it is believed.
 fn execute(
     supervisor: &mut Supervisor,
-    slot: &Slot,
+    pool: &Pool,
     prepared: &Prepared,
     results: &mut Shared,
-    settings: &Settings,
+    patience: Duration,
 ) -> Execute {
-    let deadline = deadline(settings.patience, prepared.case.body().cost());
     let mut job = Job {
         plan: &prepared.plan,
         layout: &prepared.layout,
         poisons: &POISONS,
         inputs: &prepared.inputs,
         results,
-        deadline,
+        deadline: deadline(patience, prepared.case.body().cost()),
     };
     let attempt = supervisor.attempt(&mut job);
-    let first = match judged(attempt, slot, prepared, job.results) {
-        Execute::Result(first) if first.verdict == Verdict::Fail => first,
+    let first = match judged(attempt, pool, prepared, job.results) {
+        Execute { result: Some(first), lost: None } if first.verdict == Verdict::Fail => first,
         other => return other,
     };
-    if slot.confirmed.load(Ordering::Relaxed) >= CONFIRMATIONS {
-        return Execute::Result(first);
+    if pool.confirmed() >= CONFIRMATIONS {
+        return Execute::seen(*first);
     }
     let attempt = supervisor.confirm(&mut job);
-    let second = match judged(attempt, slot, prepared, job.results) {
-        Execute::Result(second) => second,
-        none @ Execute::NoDevice(_) => return none,
-    };
-    if second.verdict == Verdict::Fail {
-        slot.confirmed.fetch_add(1, Ordering::Relaxed);
-        return Execute::Result(second);
+    match judged(attempt, pool, prepared, job.results) {
+        Execute { result: Some(second), .. } if second.verdict == Verdict::Fail => {
+            pool.confirm();
+            Execute::seen(*second)
+        }
+        Execute { result: Some(second), .. } => {
+            // The wrong answer was seen: it is reported with its own checks, under the name that says how often.
+            let why = format!("failed once, then ended with '{}' in a fresh worker", second.verdict);
+            Execute::seen(CaseResult { verdict: Verdict::Flaky, why: Some(why), ..*first })
+        }
+        // It was seen, and the device is gone before it could be seen twice.
+        Execute { result: None, lost } => Execute { result: Some(first), lost },
     }
-    // The wrong answer was seen: it is reported with its own checks, under the name that says how often.
-    let why = format!("failed once, then ended with '{}' in a fresh worker", second.verdict);
-    Execute::Result(Box::new(CaseResult { verdict: Verdict::Flaky, why: Some(why), ..*first }))
 }
 
 /// What a device may take: the patience for compiling and waiting, and ten times what the slowest healthy one needs.
 fn deadline(patience: Duration, cost: Cost) -> Duration {
-    patience + Duration::from_secs_f64(cost.allowance_seconds() * POISONS.len() as f64)
+    patience.saturating_add(Duration::from_secs_f64(cost.allowance_seconds() * POISONS.len() as f64))
 }
 
-fn judged(attempt: Attempt, slot: &Slot, prepared: &Prepared, results: &Shared) -> Execute {
-    let info = &slot.found.info;
-    let own = info.capabilities.own_kernels;
+fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) -> Execute {
+    let info = &pool.found.info;
+    let own = info.capabilities.kernels == Kernels::Own;
     let (mut result, worker_times) = match attempt {
-        Attempt::Unavailable(why) => return Execute::NoDevice(NoDevice::Unavailable(why)),
-        Attempt::Wedged(why) => return Execute::NoDevice(NoDevice::Wedged(why)),
+        Attempt::Unavailable(why) => return Execute::lost(NoDevice::Unavailable(why)),
+        Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),
         Attempt::Died(death) => (died(prepared, &info.key, death), WorkerTimes::default()),
         Attempt::Ran { outcome, times, incident } => {
             let mut result = match outcome {
@@ -152,7 +148,7 @@ fn judged(attempt: Attempt, slot: &Slot, prepared: &Prepared, results: &Shared) 
                     r.checks = vec![Check::failed("support", Failure::new(what))];
                     r
                 }
-                Outcome::Done {} => judge_bytes(slot, prepared, results),
+                Outcome::Done {} => judge_bytes(pool, prepared, results),
             };
             result.incidents = incident.into_iter().map(IncidentLine::from).collect();
             (result, times)
@@ -167,11 +163,11 @@ fn judged(attempt: Attempt, slot: &Slot, prepared: &Prepared, results: &Shared) 
         read: worker_times.read,
         ..result.times
     };
-    Execute::Result(Box::new(result))
+    Execute::seen(result)
 }
 
-fn judge_bytes(slot: &Slot, prepared: &Prepared, results: &Shared) -> CaseResult {
-    let info = &slot.found.info;
+fn judge_bytes(pool: &Pool, prepared: &Prepared, results: &Shared) -> CaseResult {
+    let info = &pool.found.info;
     let (oracle, oracle_time) = prepared.oracle();
     let started = Instant::now();
     let execution = Execution {

@@ -2,6 +2,8 @@
 //! events.
 
 mod lane;
+mod memory;
+mod pool;
 mod prepare;
 
 use std::sync::Mutex;
@@ -17,7 +19,8 @@ use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
 use crate::worker::Limits;
 
-pub use lane::Lane;
+use lane::execute_case;
+use pool::Pool;
 pub use prepare::Prepared;
 
 /// What a run knows before it starts.
@@ -80,53 +83,47 @@ pub enum Event {
     },
 }
 
-/// What lanes share about one device.
-#[derive(Debug)]
-pub struct Slot {
-    /// What it is, and how to start a worker.
-    pub found: Found,
-    /// It will not be asked again.
-    lost: AtomicBool,
-    /// Failed cases that a fresh worker has confirmed.
-    confirmed: AtomicU64,
-}
-
-impl Slot {
-    /// A device nobody has asked yet.
-    pub fn new(found: Found) -> Self {
-        Slot { found, lost: AtomicBool::new(false), confirmed: AtomicU64::new(0) }
-    }
-}
-
-/// Runs every case on every device and returns when all is done. Events arrive at `events` as they happen.
-pub fn run(settings: &Settings, devices: Vec<Found>, cases: impl Iterator<Item = Case> + Send, events: &Sender<Event>) {
-    let slots: Vec<Slot> = devices.into_iter().map(Slot::new).collect();
+/// Runs every case on every device and returns when all is done. Events arrive at `events` as they happen; nobody
+/// listening any more is a wish to stop.
+///
+/// The error is one line: no thread could be started.
+pub fn run(
+    settings: &Settings,
+    devices: Vec<Found>,
+    cases: impl Iterator<Item = Case> + Send,
+    events: &Sender<Event>,
+) -> Result<(), String> {
+    let pools: Vec<Pool> = devices.into_iter().map(|found| Pool::new(found, settings.limits)).collect();
     let queue = Mutex::new(cases);
-    let failures = AtomicU64::new(0);
+    let (failures, unheard) = (AtomicU64::new(0), AtomicBool::new(false));
     let next = || {
         let time_is_up = settings.until.is_some_and(|until| Instant::now() >= until);
         let enough = settings.max_failures.is_some_and(|most| failures.load(Ordering::Relaxed) >= most);
-        let all_lost = slots.iter().all(|s| s.lost.load(Ordering::Relaxed));
-        if time_is_up || enough || all_lost {
+        if time_is_up || enough || unheard.load(Ordering::Relaxed) || pools.iter().all(Pool::is_lost) {
             return None;
         }
         queue.lock().ok()?.next()
     };
-    thread::scope(|scope| {
-        for _ in 0..settings.jobs.max(1) {
-            scope.spawn(|| {
-                let mut lane = Lane::new(settings, &slots);
-                while let Some(case) = next() {
-                    lane.execute(&case, &mut |mut event| {
-                        if let Event::Result(r) = &mut event {
-                            expect::apply(&settings.expectations, r);
-                            failures.fetch_add(u64::from(r.is_unexpected()), Ordering::Relaxed);
-                        }
-                        // Nobody listens any more if the receiver is gone; the run ends all the same.
-                        let _ = events.send(event);
-                    });
+    let lane = || {
+        while let Some(case) = next() {
+            execute_case(&case, &pools, settings.patience, &mut |mut event| {
+                if let Event::Result(r) = &mut event {
+                    expect::apply(&settings.expectations, r);
+                    failures.fetch_add(u64::from(r.is_unexpected()), Ordering::Relaxed);
+                }
+                if events.send(event).is_err() {
+                    unheard.store(true, Ordering::Relaxed);
                 }
             });
         }
-    });
+    };
+    thread::scope(|scope| {
+        let started: Vec<_> =
+            (0..settings.jobs.max(1)).map(|_| thread::Builder::new().spawn_scoped(scope, lane)).collect();
+        // Fewer lanes than asked for do the same work.
+        match started.into_iter().find_map(Result::ok) {
+            Some(_) => Ok(()),
+            None => Err("cannot start a thread; the limit of processes (ulimit -u) may be too low".to_owned()),
+        }
+    })
 }

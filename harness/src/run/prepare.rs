@@ -8,6 +8,7 @@ use conform_cases::judge::{Oracle, POISONS};
 use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Plan};
 
+use super::memory;
 use crate::worker::Shared;
 
 /// Inputs and right values of one case, shared by all devices.
@@ -26,11 +27,12 @@ pub struct Prepared {
 }
 
 impl Prepared {
-    /// Generates a case's inputs. The error is one line: shared memory could not be had.
+    /// Generates a case's inputs. The error is one line: this machine has not the memory for it.
     pub fn new(case: &Case) -> Result<Self, String> {
         let started = Instant::now();
         let plan = case.plan();
         let layout = Layout::new(&plan, POISONS.len());
+        fits_in_memory(case, &layout)?;
         let mut inputs = Shared::create(layout.input_bytes).map_err(|e| e.to_string())?;
         case.fill_all(&plan, &layout, inputs.bytes_mut());
         Ok(Prepared { case: case.clone(), plan, layout, inputs, generate: started.elapsed(), oracle: OnceLock::new() })
@@ -50,4 +52,20 @@ impl Prepared {
         });
         (&**oracle, *time)
     }
+}
+
+/// Refuses a case whose bytes and right values would not fit.
+fn fits_in_memory(case: &Case, layout: &Layout) -> Result<(), String> {
+    let needed = (layout.input_bytes + layout.result_bytes) as u64 + case.body().cost().oracle_bytes;
+    let Some(available) = memory::available() else { return Ok(()) };
+    // The rest is for everything else that runs meanwhile, a device's copy of the inputs among it.
+    if needed > available / 10 * 7 {
+        let gib = |bytes: u64| bytes as f64 / (1u64 << 30) as f64;
+        return Err(format!(
+            "the case needs about {:.1} GiB here, {:.1} GiB are available",
+            gib(needed),
+            gib(available)
+        ));
+    }
+    Ok(())
 }

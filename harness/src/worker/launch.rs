@@ -1,7 +1,6 @@
 //! How to start a worker process.
 
 use std::ffi::{OsStr, OsString};
-use std::io;
 use std::process::{Command, Stdio};
 
 /// A command that starts a worker; it can be started many times.
@@ -16,11 +15,6 @@ impl Launch {
     /// The hidden command of a `conform` binary that serves one backend.
     pub fn conform(program: impl Into<OsString>, backend: &str) -> Self {
         Launch { program: program.into(), args: vec!["worker".into(), backend.into()], env: Vec::new() }
-    }
-
-    /// The same for the program that is running, which must be `conform` itself.
-    pub fn this_program(backend: &str) -> io::Result<Self> {
-        Ok(Self::conform(std::env::current_exe()?, backend))
     }
 
     /// A worker written by someone else: a program and its arguments.

@@ -17,7 +17,6 @@ pub mod protocol;
 pub mod serve;
 pub mod shared;
 pub mod supervise;
-mod sweep;
 pub(crate) mod sys;
 
 pub use handle::{Cause, Death, OpenError, Worker};

@@ -80,7 +80,7 @@ impl Server<'_> {
                 Ok(request) => self.answer(request),
                 Err(why) => Reply::Rejected { why },
             };
-            if tell(replies, reply).is_break() {
+            if self.tell(replies, reply).is_break() {
                 return;
             }
         }
@@ -131,28 +131,30 @@ impl Server<'_> {
         device.free();
         Ok((outcome, times))
     }
-}
 
-/// Writes a reply, or what the fake driver wants the parent to see instead of it.
-fn tell(replies: &mut File, mut reply: Reply) -> ControlFlow<()> {
-    if let Reply::Ran { seq, case, .. } = &mut reply {
-        match fake::protocol_lie(case) {
-            None => {}
-            Some(ProtocolLie::Garbage) => {
-                use std::io::Write;
-                let _ = replies.write_all(b"\x00\xffno json\n");
-            }
-            Some(ProtocolLie::WrongCase) => {
-                *seq += 1;
-                case.push('x');
+    /// Writes a reply, or what the fake driver wants the parent to see instead of it.
+    fn tell(&self, replies: &mut File, mut reply: Reply) -> ControlFlow<()> {
+        if let Reply::Ran { seq, case, .. } = &mut reply
+            && self.backend == fake::NAME
+        {
+            match fake::protocol_lie(case) {
+                None => {}
+                Some(ProtocolLie::Garbage) => {
+                    use std::io::Write;
+                    let _ = replies.write_all(b"\x00\xffno json\n");
+                }
+                Some(ProtocolLie::WrongCase) => {
+                    *seq += 1;
+                    case.push('x');
+                }
             }
         }
-    }
-    match send(replies, &reply, MAX_REPLY) {
-        Ok(()) => ControlFlow::Continue(()),
-        Err(e) => {
-            eprintln!("conform worker: cannot reply: {e}");
-            ControlFlow::Break(())
+        match send(replies, &reply, MAX_REPLY) {
+            Ok(()) => ControlFlow::Continue(()),
+            Err(e) => {
+                eprintln!("conform worker: cannot reply: {e}");
+                ControlFlow::Break(())
+            }
         }
     }
 }

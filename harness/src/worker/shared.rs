@@ -2,27 +2,37 @@
 //!
 //! Files and not descriptors, so that a worker in any language opens them by
 //! path. They live in `/dev/shm` where there is room, else in the directory for
-//! temporary files.
+//! temporary files. On Linux they have no name there: the path leads through
+//! `/proc` to the parent's descriptor, and nothing is left behind however the
+//! parent ends.
 #![allow(unsafe_code)]
 
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::ops::Range;
+#[cfg(target_os = "linux")]
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use conform_cases::plan::Layout;
 use memmap2::{Mmap, MmapMut};
-use tempfile::NamedTempFile;
 
-use super::{sweep, sys};
+use super::sys;
 
 /// Shared memory could not be had.
 #[derive(Debug, thiserror::Error)]
-#[error("no shared memory of {len} bytes in {}: {why}; free some space there or set TMPDIR to a larger place", dir.display())]
+#[error("no shared memory of {len} bytes in {}: {why}; {}", dir.display(), advice(why))]
 pub struct SharedError {
     len: usize,
     dir: PathBuf,
     why: io::Error,
+}
+
+fn advice(why: &io::Error) -> &'static str {
+    match why.raw_os_error() {
+        Some(libc::EMFILE | libc::ENFILE) => "use fewer --jobs or raise the limit of open files",
+        _ => "free some space there or set TMPDIR to a larger place",
+    }
 }
 
 /// A mapped file that exists as long as this value.
@@ -34,9 +44,30 @@ pub struct SharedError {
 #[derive(Debug)]
 pub struct Shared {
     map: MmapMut,
-    /// Deletes the file when dropped, and holds the lock that tells [`sweep`] that we live.
-    file: NamedTempFile,
+    path: PathBuf,
     len: usize,
+    /// Keeps the file: without a name it lives as long as this is open.
+    _file: Backing,
+}
+
+#[cfg(target_os = "linux")]
+type Backing = File;
+/// Deletes the file when dropped.
+#[cfg(not(target_os = "linux"))]
+type Backing = tempfile::NamedTempFile;
+
+#[cfg(target_os = "linux")]
+fn create_file(dir: &Path) -> io::Result<(Backing, PathBuf)> {
+    let file = tempfile::tempfile_in(dir)?;
+    let path = PathBuf::from(format!("/proc/{}/fd/{}", std::process::id(), file.as_raw_fd()));
+    Ok((file, path))
+}
+
+#[cfg(not(target_os = "linux"))]
+fn create_file(dir: &Path) -> io::Result<(Backing, PathBuf)> {
+    let file = tempfile::Builder::new().prefix("conform-").tempfile_in(dir)?;
+    let path = file.path().to_owned();
+    Ok((file, path))
 }
 
 impl Shared {
@@ -51,23 +82,25 @@ impl Shared {
     }
 
     fn create_in(dir: &Path, len: usize) -> io::Result<Self> {
-        sweep::once(dir);
-        let file = tempfile::Builder::new().prefix(sweep::PREFIX).tempfile_in(dir)?;
-        sys::try_lock(file.as_file());
+        let (backing, path) = create_file(dir)?;
+        #[cfg(target_os = "linux")]
+        let file = &backing;
+        #[cfg(not(target_os = "linux"))]
+        let file = backing.as_file();
         // An empty mapping is an error on most systems, and a plan without results is not.
-        sys::reserve(file.as_file(), len.max(1))?;
-        // SAFETY: the file was created under a new name for this value alone, and conform's workers never truncate it,
+        sys::reserve(file, len.max(1))?;
+        // SAFETY: the file was created for this value alone, and conform's workers never truncate it,
         // so every page stays backed. Another process may write to a results file while we hold the mapping. Bytes
         // have no invalid value, and this module's callers read only when the worker has answered or is dead (see the
         // type's documentation); a worker that breaks the protocol and writes later can make us misjudge bytes that
         // are its own anyway, which is why what is read repeatedly is copied out first.
-        let map = unsafe { MmapMut::map_mut(file.as_file())? };
-        Ok(Shared { map, file, len })
+        let map = unsafe { MmapMut::map_mut(file)? };
+        Ok(Shared { map, path, len, _file: backing })
     }
 
     /// Where the worker finds it.
     pub fn path(&self) -> &Path {
-        self.file.path()
+        &self.path
     }
 
     /// Length as asked for.
@@ -154,7 +187,7 @@ mod tests {
     use conform_cases::plan::{Plan, Role, Tensor};
 
     #[test]
-    fn both_sides_see_the_same_bytes_and_the_file_goes() {
+    fn both_sides_see_the_same_bytes() {
         let mut ours = Shared::create(5).unwrap();
         let path = ours.path().to_owned();
         ours.bytes_mut().copy_from_slice(b"abcde");
@@ -162,9 +195,7 @@ mod tests {
         map_results(&path).unwrap()[4] = b'x';
         assert_eq!(ours.copy(3..5).unwrap(), b"dx");
         assert_eq!(ours.copy(3..6), None);
-        drop(ours);
-        assert!(!path.exists());
-        assert!(map_inputs(&path).unwrap_err().contains("cannot open"));
+        assert!(map_inputs(Path::new("/none")).unwrap_err().contains("cannot open"));
     }
 
     #[test]

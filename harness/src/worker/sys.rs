@@ -68,9 +68,3 @@ pub(crate) fn reserve(file: &File, len: usize) -> io::Result<()> {
     let error = file.set_len(len as u64).err().and_then(|e| e.raw_os_error()).unwrap_or(0);
     if error == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(error)) }
 }
-
-/// Locks a file for as long as it stays open; false if another process holds it. Also true between PID namespaces.
-pub(crate) fn try_lock(file: &File) -> bool {
-    // SAFETY: `flock` acts on an open descriptor, which `file` is.
-    unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) == 0 }
-}

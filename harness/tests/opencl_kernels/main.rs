@@ -8,7 +8,7 @@ mod sorts;
 
 use std::ops::RangeInclusive;
 
-use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::formats::{ElemType, Parts, read_f32, read_i32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::opencl::{OpenCl, SOURCES};
@@ -94,15 +94,24 @@ impl Spec {
         match t.ty {
             ElemType::F32 => unit.to_le_bytes().to_vec(),
             ElemType::F16 => half::f16::from_f32(unit).to_le_bytes().to_vec(),
+            ElemType::Bf16 => half::bf16::from_f32(unit).to_le_bytes().to_vec(),
             blocked => {
-                let codes = std::array::from_fn(|i| stream.word(1 + i as u64) as u8);
+                let byte = |i: usize| stream.word(100 + i as u64) as u8;
+                let mask = (1u16 << blocked.code_bits()) - 1;
                 let span = u64::from(self.scales.end() - self.scales.start()) + 1;
                 let scale = match blocked {
                     ElemType::Mxfp4 => u16::from(self.scales.start() + stream.below(40, span) as u8),
                     _ => half::f16::from_f32(unit).to_bits(),
                 };
                 let mut block = vec![0; blocked.block_bytes()];
-                blocked.encode_block(scale, &codes, &mut block);
+                let parts = Parts {
+                    scale,
+                    min: half::f16::from_f32(0.5 - unit * 3.0).to_bits(),
+                    sub_scales: std::array::from_fn(|i| byte(i)),
+                    sub_mins: std::array::from_fn(|i| byte(16 + i)),
+                    codes: std::array::from_fn(|i| byte(32 + i) & mask as u8),
+                };
+                blocked.encode_block(&parts, &mut block);
                 block
             }
         }
@@ -199,11 +208,14 @@ fn compare(spec: &Spec, plan: &Plan, inputs: &[Vec<u8>], bytes: &[u8], what: &st
             continue;
         }
         let activations = decode(x, &inputs[X], [e % spec.per_token, t, 0]);
+        let mut offsets = vec![0.0; spec.k];
         for (r, got) in got.iter().enumerate() {
             let weights = decode(w, &inputs[W], [r, id as usize, 0]);
-            let products = || weights.iter().zip(&activations).map(|(w, x)| w * x);
-            let want: f64 = products().sum();
-            let bound = products().map(f64::abs).sum::<f64>() * spec.roundings() * 2f64.powi(-24) + 2f64.powi(-148);
+            w.ty.offsets(&inputs[W][w.row_range([r, id as usize, 0])], false, &mut offsets);
+            let want: f64 = weights.iter().zip(&activations).map(|(w, x)| w * x).sum();
+            let sizes = weights.iter().zip(&offsets).map(|(w, o)| (w - o).abs() + o.abs());
+            let size: f64 = sizes.zip(&activations).map(|(size, x)| size * x.abs()).sum();
+            let bound = size * spec.roundings() * 2f64.powi(-24) + 2f64.powi(-148);
             let close = (f64::from(*got) - want).abs() <= bound;
             assert!(close || want.is_nan() && got.is_nan(), "{what}: [{r}, {e}, {t}] is {got}, not {want} ± {bound}");
         }
@@ -216,7 +228,8 @@ fn mul_mat_id_of_every_type() {
     for ty in ElemType::WEIGHTS {
         for tokens in [1, 3] {
             for margins in [false, true] {
-                check(&mut *device, &Spec { ty, tokens, margins, ..Spec::default() });
+                let k = 2 * ty.block_len().max(32);
+                check(&mut *device, &Spec { ty, k, tokens, margins, ..Spec::default() });
             }
         }
     }
@@ -230,7 +243,9 @@ fn mul_mat_id_edge_sizes() {
             check(&mut *device, &Spec { k, m, tokens, margins: tokens == 2, ..Spec::default() });
         }
     }
-    for (ty, k) in [(ElemType::F32, 1), (ElemType::F32, 33), (ElemType::F16, 7), (ElemType::Q8_0, 96)] {
+    for (ty, k) in
+        [(ElemType::F32, 1), (ElemType::F32, 33), (ElemType::F16, 7), (ElemType::Bf16, 7), (ElemType::Q8_0, 96)]
+    {
         check(&mut *device, &Spec { ty, k, m: 3, margins: true, ..Spec::default() });
     }
     // One k block more than the lane groups of gemv divide evenly, and many.
@@ -288,7 +303,9 @@ fn scale_byte_255_is_nan() {
         let spec = Spec { tokens, k: 32, ..Spec::default() };
         let plan = spec.plan();
         let mut inputs: Vec<_> = (0..OUT).map(|i| spec.bytes(&plan.tensors[i], i as u64)).collect();
-        inputs[W].chunks_exact_mut(17).for_each(|b| ElemType::Mxfp4.encode_block(255, &[2; 32], b));
+        inputs[W]
+            .chunks_exact_mut(17)
+            .for_each(|b| ElemType::Mxfp4.encode_block(&Parts { scale: 255, codes: [2; 256], ..Parts::default() }, b));
         inputs[X].chunks_exact_mut(4).for_each(|x| x.copy_from_slice(&1f32.to_le_bytes()));
         device.load(&plan).unwrap();
         write_all(&mut *device, &inputs);

@@ -13,8 +13,8 @@ use conform_cases::formats::read_f32;
 use conform_cases::plan::Order;
 use rayon::prelude::*;
 
+use super::arguments::View;
 use super::order::sort_key;
-use super::stages::View;
 
 /// Sorts every row. `keys` holds a row padded to a power of two for each worker.
 pub(super) fn argsort(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8]) {

@@ -6,7 +6,7 @@ use conform_cases::formats::ElemType;
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 
 use super::super::LoadError;
-use super::stages::Sizes;
+use super::arguments::Sizes;
 
 /// A checked step; tensors are positions in the plan.
 #[derive(Clone, Copy, Debug)]

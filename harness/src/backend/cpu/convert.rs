@@ -10,7 +10,7 @@
 use conform_cases::plan::Tensor;
 use rayon::prelude::*;
 
-use super::stages::{Interleaved, View};
+use super::arguments::{Interleaved, View};
 
 /// Bytes of a stored block: its scale, then 16 bytes of codes.
 const BLOCK_BYTES: usize = 17;
@@ -89,7 +89,7 @@ fn spread(nibbles: u32) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conform_cases::formats::ElemType;
+    use conform_cases::formats::{ElemType, Parts};
     use conform_cases::plan::Role;
 
     /// Pseudo-random bytes in which every value of a byte occurs at every place of a block.
@@ -99,12 +99,12 @@ mod tests {
 
     #[test]
     fn words_hold_codes_in_element_order() {
-        let codes: [u8; 32] = std::array::from_fn(|i| (i as u8 * 5 + 3) & 15);
+        let codes: [u8; 256] = std::array::from_fn(|i| ((i * 5 + 3) & 15) as u8);
         let mut stored = [0; BLOCK_BYTES];
-        ElemType::Mxfp4.encode_block(200, &codes, &mut stored);
+        ElemType::Mxfp4.encode_block(&Parts { scale: 200, codes, ..Parts::default() }, &mut stored);
         let (scale, words) = unpack(&stored);
         assert_eq!(scale, 200);
-        for (i, code) in codes.iter().enumerate() {
+        for (i, code) in codes[..BLOCK_LEN].iter().enumerate() {
             assert_eq!((words[i / 8] >> (4 * (i % 8))) as u8 & 15, *code, "value {i}");
         }
     }

@@ -13,8 +13,9 @@
 use conform_cases::formats::ElemType;
 use rayon::prelude::*;
 
-use super::stages::{PADDING, Sizes, TILE_K, TILE_ROWS, TILE_SLOTS, Tiles, Weights};
-use super::tile::{F16, F32, InterleavedPanel, Panel, Q4_0, Q8_0, RowPanel, WeightTile};
+use super::arguments::{PADDING, Sizes, TILE_K, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
+use super::tile::{InterleavedPanel, Panel, RowPanel, WeightTile};
+use super::{decode, decode_k};
 
 /// Products of one task.
 const TASK: usize = TILE_SLOTS * TILE_ROWS;
@@ -35,23 +36,47 @@ pub(super) fn gemm(tiles: Tiles<'_>, weights: Weights<'_>, rows: &[f32], sizes: 
         let slots = &tiles.slots[tile * TILE_SLOTS..][..TILE_SLOTS];
         let taken = slots.iter().rposition(|slot| *slot != PADDING).map_or(0, |last| last + 1);
         let rows = &rows[tile * TILE_SLOTS * sizes.k..][..taken * sizes.k];
+        let task = Task { sizes, expert, panel, rows, products };
         match weights {
-            Weights::Interleaved(w) => multiply(&InterleavedPanel::new(w, sizes, expert, panel), rows, sizes, products),
+            Weights::Interleaved(w) => task.multiply(&InterleavedPanel::new(w, sizes, expert, panel)),
             Weights::Rows(w) => match w.tensor.ty {
-                ElemType::F32 => multiply(&RowPanel::<F32>::new(w, sizes, expert, panel), rows, sizes, products),
-                ElemType::F16 => multiply(&RowPanel::<F16>::new(w, sizes, expert, panel), rows, sizes, products),
-                ElemType::Q4_0 => multiply(&RowPanel::<Q4_0>::new(w, sizes, expert, panel), rows, sizes, products),
-                ElemType::Q8_0 => multiply(&RowPanel::<Q8_0>::new(w, sizes, expert, panel), rows, sizes, products),
-                // Refused when the plan was loaded.
-                _ => {}
+                ElemType::F32 => task.multiply_rows(w, decode::f32),
+                ElemType::F16 => task.multiply_rows(w, decode::f16),
+                ElemType::Bf16 => task.multiply_rows(w, decode::bf16),
+                ElemType::Q4_0 => task.multiply_rows(w, decode::q4_0),
+                ElemType::Q4_1 => task.multiply_rows(w, decode::q4_1),
+                ElemType::Q5_0 => task.multiply_rows(w, decode::q5_0),
+                ElemType::Q5_1 => task.multiply_rows(w, decode::q5_1),
+                ElemType::Q8_0 => task.multiply_rows(w, decode::q8_0),
+                ElemType::Q4K => task.multiply_rows(w, decode_k::q4_k),
+                ElemType::Q6K => task.multiply_rows(w, decode_k::q6_k),
+                // Refused when the plan was loaded; mxfp4 is interleaved.
+                ElemType::Mxfp4 | ElemType::I32 | ElemType::U16 | ElemType::U32 | ElemType::U64 => {}
             },
         }
     });
 }
 
-/// One task, compiled for each instruction set and chosen at run time.
-fn multiply<P: Panel>(panel: &P, rows: &[f32], sizes: Sizes, products: &mut [f32]) {
-    pulp::Arch::new().dispatch(|| multiply_tile(panel, rows, sizes.k, products));
+/// One tile of products: a panel of an expert by some sorted activation rows.
+struct Task<'a> {
+    sizes: Sizes,
+    expert: usize,
+    panel: usize,
+    rows: &'a [f32],
+    products: &'a mut [f32],
+}
+
+impl Task<'_> {
+    /// With weights where they were written, and the decoder of their type.
+    fn multiply_rows(self, weights: View<'_>, decode: impl Fn(&[u8], usize, &mut [f32])) {
+        let panel = RowPanel::new(weights, self.sizes, self.expert, self.panel, decode);
+        self.multiply(&panel);
+    }
+
+    /// Compiled for each instruction set and chosen at run time.
+    fn multiply(self, panel: &impl Panel) {
+        pulp::Arch::new().dispatch(|| multiply_tile(panel, self.rows, self.sizes.k, self.products));
+    }
 }
 
 #[inline(always)]
@@ -117,7 +142,6 @@ pub(super) fn store(slots: &[u32], products: &[f32], sizes: Sizes, out: &mut [u8
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::View;
     use super::*;
     use conform_cases::formats::read_f32;
     use conform_cases::plan::{Role, Tensor};

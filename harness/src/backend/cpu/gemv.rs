@@ -9,7 +9,7 @@
 use conform_cases::formats::read_f32;
 use rayon::prelude::*;
 
-use super::stages::{Ids, Interleaved, TILE_ROWS, View};
+use super::arguments::{Ids, Interleaved, TILE_ROWS, View};
 use super::tile::{InterleavedPanel, e2m1};
 
 /// Lane groups that share the blocks of a row.
@@ -68,10 +68,10 @@ fn block_sums(panel: &InterleavedPanel<'_>, block: usize, x: &[u8]) -> [f32; TIL
 
 #[cfg(test)]
 mod tests {
+    use super::super::arguments::Sizes;
     use super::super::convert::convert;
-    use super::super::stages::Sizes;
     use super::*;
-    use conform_cases::formats::ElemType;
+    use conform_cases::formats::{ElemType, Parts};
     use conform_cases::plan::{Role, Tensor};
 
     fn check(k: usize, m: usize, b: usize, ids: &[i32]) {
@@ -80,7 +80,7 @@ mod tests {
         let mut bytes = vec![0; w.parent_bytes()];
         for (i, block) in bytes.chunks_exact_mut(17).enumerate() {
             let codes = std::array::from_fn(|c| ((i * 31 + c * 7) % 16) as u8);
-            ElemType::Mxfp4.encode_block(120 + (i % 9) as u16, &codes, block);
+            ElemType::Mxfp4.encode_block(&Parts { scale: 120 + (i % 9) as u16, codes, ..Parts::default() }, block);
         }
         let w = View { tensor: &w, bytes: &bytes };
         let (mut scales, mut codes) = (vec![0; k / 32 * m * 3], vec![0; k / 8 * m * 3]);

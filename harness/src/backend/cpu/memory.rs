@@ -5,8 +5,9 @@ use conform_cases::plan::{Plan, Tensor};
 use rayon::prelude::*;
 
 use super::super::{DeviceError, LoadError};
+use super::arguments::{Interleaved, TILE_ROWS, TILE_SLOTS, View, Weights};
 use super::check::Job;
-use super::stages::{Interleaved, Stages, TILE_ROWS, TILE_SLOTS, View, Weights};
+use super::stages::Stages;
 
 /// Scratch is this until a stage writes it: padding as a slot, NaN as a number, far out of range as a count.
 const INITIAL: u32 = u32::MAX;

@@ -6,8 +6,11 @@
 //! [table](Stages), and results do not depend on threads or processor.
 
 mod argsort;
+pub mod arguments;
 mod check;
 mod convert;
+mod decode;
+mod decode_k;
 mod gemm;
 mod gemv;
 mod memory;
@@ -23,12 +26,13 @@ mod top_k;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use conform_cases::model::Kernels;
 use conform_cases::plan::Plan;
 
+use self::arguments::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use self::check::Job;
 use self::memory::{Buffer, Scratch};
 pub use self::stages::Stages;
-use self::stages::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 
 /// Name of the backend and key of its only device.
@@ -67,7 +71,7 @@ fn describe() -> DeviceInfo {
         driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
         properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
         capabilities: Capabilities {
-            own_kernels: true,
+            kernels: Kernels::Own,
             readable_inputs: true,
             scratch_poison: true,
             deterministic: true,

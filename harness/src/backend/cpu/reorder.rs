@@ -9,7 +9,7 @@
 use conform_cases::formats::read_f32;
 use rayon::prelude::*;
 
-use super::stages::{PADDING, Sizes, View};
+use super::arguments::{PADDING, Sizes, View};
 
 /// Copies each sorted slot's activation row.
 pub(super) fn reorder(slots: &[u32], x: View<'_>, sizes: Sizes, rows: &mut [f32]) {

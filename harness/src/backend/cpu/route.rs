@@ -7,7 +7,7 @@
 //! an expert without slots, the same expert twice in a token (two places), and
 //! slot numbers kept in 16 bits. The order inside an expert means nothing.
 
-use super::stages::{Ids, PADDING, TILE_SLOTS};
+use super::arguments::{Ids, PADDING, TILE_SLOTS};
 
 /// Counts the slots of each expert.
 pub(super) fn histogram(ids: Ids<'_>, counters: &mut [u32]) {
@@ -52,7 +52,7 @@ pub(super) fn scatter(
 
 #[cfg(test)]
 mod tests {
-    use super::super::stages::{Sizes, View};
+    use super::super::arguments::{Sizes, View};
     use super::*;
     use conform_cases::formats::ElemType;
     use conform_cases::plan::{Role, Tensor};

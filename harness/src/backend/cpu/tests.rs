@@ -4,7 +4,7 @@ use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 
 use super::super::{Device, Driver, LoadError, Probe};
-use super::stages::Interleaved;
+use super::arguments::Interleaved;
 use super::{CpuDevice, CpuDriver, Ids, Sizes, Stages};
 
 const POISON: u8 = 0xa5;
@@ -16,8 +16,14 @@ fn weight_bytes(t: &Tensor) -> Vec<u8> {
         let small = (i * 29 % 97) as f32 / 32.0 - 1.4;
         match t.ty {
             ElemType::F32 => block.copy_from_slice(&small.to_le_bytes()),
+            ElemType::Bf16 => block.copy_from_slice(&half::bf16::from_f32(small).to_le_bytes()),
             ElemType::Mxfp4 => block[0] = 122 + (i % 8) as u8,
+            ElemType::Q6K => block[208..].copy_from_slice(&half::f16::from_f32(small).to_le_bytes()),
             _ => block[..2].copy_from_slice(&half::f16::from_f32(small).to_le_bytes()),
+        }
+        // The minimum, or the scale of minima.
+        if matches!(t.ty, ElemType::Q4_1 | ElemType::Q5_1 | ElemType::Q4K) {
+            block[2..4].copy_from_slice(&half::f16::from_f32(0.7 - small).to_le_bytes());
         }
     }
     bytes
@@ -74,7 +80,7 @@ impl Matmul {
     fn judge(&self, out: &[u8]) {
         let Sizes { k, m, experts, used, b, .. } = self.sizes;
         let [w, x, ..] = &self.plan.tensors[..] else { unreachable!() };
-        let mut weights = vec![0.0; k];
+        let (mut weights, mut offsets) = (vec![0.0; k], vec![0.0; k]);
         for (slot, (id, out)) in self.ids.iter().zip(out.chunks(4 * m)).enumerate() {
             if !(0..experts as i32).contains(id) {
                 assert!(out.iter().all(|b| *b == POISON), "slot {slot} of expert {id} was written");
@@ -82,9 +88,14 @@ impl Matmul {
             }
             let x = &self.inputs[1][x.row_range([slot % used % b, slot / used, 0])];
             for (row, got) in read_f32(out).enumerate() {
-                w.ty.decode(&self.inputs[0][w.row_range([row, *id as usize, 0])], &mut weights);
-                let terms = weights.iter().zip(read_f32(x)).map(|(w, x)| w * f64::from(x));
-                let (sum, size) = terms.fold((0.0, 0.0), |(sum, size), t| (sum + t, size + t.abs()));
+                let stored = &self.inputs[0][w.row_range([row, *id as usize, 0])];
+                w.ty.decode(stored, &mut weights);
+                w.ty.offsets(stored, false, &mut offsets);
+                let (mut sum, mut size) = (0.0, 0.0);
+                for ((w, o), x) in weights.iter().zip(&offsets).zip(read_f32(x).map(f64::from)) {
+                    sum += w * x;
+                    size += ((w - o).abs() + o.abs()) * x.abs();
+                }
                 let allowed = size * (k + 36) as f64 * f64::from(f32::EPSILON) / 2.0;
                 assert!((f64::from(got) - sum).abs() <= allowed, "{} slot {slot} row {row}: {got} for {sum}", w.ty);
             }
@@ -101,7 +112,7 @@ fn any_id(slot: usize) -> i32 {
 fn every_weight_type_single_and_many_tokens() {
     for ty in ElemType::WEIGHTS {
         for (m, used, b, n) in [(70, 6, 3, 1), (65, 6, 2, 33), (8, 17, 17, 5)] {
-            let k = if ty.is_blocked() { 96 } else { 37 };
+            let k = if ty.is_blocked() { 3 * ty.block_len() } else { 37 };
             let case = matmul(ty, Sizes { k, m, experts: 4, used, b, n }, any_id);
             let mut device = CpuDevice::new(Stages::default());
             case.load(&mut device);
@@ -118,7 +129,8 @@ fn every_weight_type_single_and_many_tokens() {
 #[test]
 fn inputs_read_back_as_written_and_partial_writes_count() {
     for ty in ElemType::WEIGHTS {
-        let mut case = matmul(ty, Sizes { k: 64, m: 5, experts: 3, used: 2, b: 1, n: 3 }, |slot| slot as i32 % 3);
+        let k = 2 * ty.block_len().max(32);
+        let mut case = matmul(ty, Sizes { k, m: 5, experts: 3, used: 2, b: 1, n: 3 }, |slot| slot as i32 % 3);
         let mut device = CpuDevice::new(Stages::default());
         case.load(&mut device);
         case.run(&mut device);

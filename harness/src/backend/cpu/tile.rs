@@ -4,13 +4,10 @@
 //! out tiles `[k][row]`, with zeros in rows beyond the expert (m need not be a
 //! multiple of 64) and in columns beyond k (nor k of 16). An element is one f32:
 //! code times scale, exact for every finite result, infinite where mxfp4 leaves
-//! the range of f32. Nothing passes through f16, where large scales overflow.
+//! the range of f32; types with minima are rounded once, when theirs is added.
+//! Nothing passes through f16, where large scales overflow.
 
-use conform_cases::formats::{ElemType, read_f32};
-use half::f16;
-use half::slice::HalfFloatSliceExt;
-
-use super::stages::{Interleaved, Sizes, TILE_K, TILE_ROWS, View};
+use super::arguments::{Interleaved, Sizes, TILE_K, TILE_ROWS, View};
 
 /// Weights of a tile, `[k][row]`.
 pub(super) type WeightTile = [[f32; TILE_ROWS]; TILE_K];
@@ -94,94 +91,30 @@ impl Panel for InterleavedPanel<'_> {
     }
 }
 
-/// Decodes part of a stored row.
-pub(super) trait Stored {
-    /// Decodes values from `k0` on, at most [`TILE_K`] of them; `k0` is a multiple of that.
-    fn decode(row: &[u8], k0: usize, out: &mut [f32]);
-}
-
-/// f32 rows.
-pub(super) struct F32;
-/// f16 rows.
-pub(super) struct F16;
-/// q4_0 rows.
-pub(super) struct Q4_0;
-/// q8_0 rows.
-pub(super) struct Q8_0;
-
-impl Stored for F32 {
-    #[inline(always)]
-    fn decode(row: &[u8], k0: usize, out: &mut [f32]) {
-        for (o, value) in out.iter_mut().zip(read_f32(&row[4 * k0..])) {
-            *o = value;
-        }
-    }
-}
-
-impl Stored for F16 {
-    #[inline(always)]
-    fn decode(row: &[u8], k0: usize, out: &mut [f32]) {
-        let mut values = [f16::ZERO; TILE_K];
-        for (value, bytes) in values.iter_mut().zip(&row.as_chunks::<2>().0[k0..][..out.len()]) {
-            *value = f16::from_le_bytes(*bytes);
-        }
-        values[..out.len()].convert_to_f32_slice(out);
-    }
-}
-
-/// The f16 scale at the start of a block.
-#[inline(always)]
-fn f16_scale(block: &[u8]) -> f32 {
-    f16::from_le_bytes([block[0], block[1]]).to_f32()
-}
-
-impl Stored for Q4_0 {
-    #[inline(always)]
-    fn decode(row: &[u8], k0: usize, out: &mut [f32]) {
-        let block = &row[k0 / 32 * ElemType::Q4_0.block_bytes()..];
-        let scale = f16_scale(block);
-        // Low nibbles are the first half of a block, high nibbles the second.
-        let shift = k0 % 32 / 16 * 4;
-        for (o, byte) in out.iter_mut().zip(&block[2..18]) {
-            *o = scale * ((i32::from(byte >> shift) & 15) - 8) as f32;
-        }
-    }
-}
-
-impl Stored for Q8_0 {
-    #[inline(always)]
-    fn decode(row: &[u8], k0: usize, out: &mut [f32]) {
-        let block = &row[k0 / 32 * ElemType::Q8_0.block_bytes()..];
-        let scale = f16_scale(block);
-        for (o, code) in out.iter_mut().zip(&block[2 + k0 % 32..]) {
-            *o = scale * f32::from(*code as i8);
-        }
-    }
-}
-
-/// A panel of weights where they were written.
-pub(super) struct RowPanel<'a, S> {
+/// A panel of weights where they were written, with the decoder of their type.
+pub(super) struct RowPanel<'a, D> {
     /// Rows that do not exist are empty.
     rows: [&'a [u8]; TILE_ROWS],
-    stored: std::marker::PhantomData<S>,
+    /// Decodes a row from a column on: at most [`TILE_K`] values, and the column is a multiple of that.
+    decode: D,
 }
 
-impl<'a, S> RowPanel<'a, S> {
-    pub(super) fn new(weights: View<'a>, sizes: Sizes, expert: usize, panel: usize) -> Self {
+impl<'a, D: Fn(&[u8], usize, &mut [f32])> RowPanel<'a, D> {
+    pub(super) fn new(weights: View<'a>, sizes: Sizes, expert: usize, panel: usize, decode: D) -> Self {
         let mut rows: [&[u8]; TILE_ROWS] = [&[]; TILE_ROWS];
         for (row, bytes) in (panel * TILE_ROWS..sizes.m).zip(&mut rows) {
             *bytes = weights.row([row, expert, 0]);
         }
-        RowPanel { rows, stored: std::marker::PhantomData }
+        RowPanel { rows, decode }
     }
 }
 
-impl<S: Stored> Panel for RowPanel<'_, S> {
+impl<D: Fn(&[u8], usize, &mut [f32])> Panel for RowPanel<'_, D> {
     #[inline(always)]
     fn load(&self, k0: usize, depth: usize, tile: &mut WeightTile) {
         for (row, bytes) in self.rows.iter().enumerate().take_while(|(_, bytes)| !bytes.is_empty()) {
             let mut values = [0.0; TILE_K];
-            S::decode(bytes, k0, &mut values[..depth]);
+            (self.decode)(bytes, k0, &mut values[..depth]);
             for (column, value) in tile.iter_mut().zip(values) {
                 column[row] = value;
             }
@@ -191,9 +124,11 @@ impl<S: Stored> Panel for RowPanel<'_, S> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::{decode, decode_k};
     use super::*;
-    use conform_cases::formats::{E2M1, mxfp4_scale};
+    use conform_cases::formats::{E2M1, ElemType, mxfp4_scale};
     use conform_cases::plan::{Role, Tensor};
+    use conform_cases::stream::Stream;
 
     #[test]
     fn codes_and_scales_have_their_values() {
@@ -206,15 +141,16 @@ mod tests {
         }
     }
 
+    /// Every byte pattern, so scales may be infinite and NaN as well.
     #[test]
     fn rows_decode_as_the_formats_say() {
-        fn check<S: Stored>(ty: ElemType, k: usize) {
+        fn check(ty: ElemType, k: usize, decode: impl Fn(&[u8], usize, &mut [f32])) {
             let tensor = Tensor::whole("w", ty, [k, 70, 2, 1], Role::Weights).with_margins([true, true, false, false]);
-            // Finite in every type: the high byte of each f16 and f32 stays small.
-            let bytes: Vec<u8> = (0..tensor.parent_bytes()).map(|i| (i * 89 % 64) as u8).collect();
+            let stream = Stream::new(1, 1);
+            let bytes: Vec<u8> = (0..tensor.parent_bytes()).map(|i| stream.word(i as u64) as u8).collect();
             let view = View { tensor: &tensor, bytes: &bytes };
             let sizes = Sizes { k, m: 70, experts: 2, used: 1, b: 1, n: 1 };
-            let panel = RowPanel::<S>::new(view, sizes, 1, 1);
+            let panel = RowPanel::new(view, sizes, 1, 1, decode);
             let mut tile = [[0.0; TILE_ROWS]; TILE_K];
             let mut want = vec![0.0; k];
             for k0 in (0..k).step_by(TILE_K) {
@@ -226,15 +162,23 @@ mod tests {
                         ty.decode(view.row([64 + row, 1, 0]), &mut want);
                     }
                     for (i, column) in tile.iter().enumerate() {
-                        let value = if i < depth { want[k0 + i] } else { 0.0 };
-                        assert_eq!(f64::from(column[row]), value, "{ty} row {row} column {}", k0 + i);
+                        // Rounded once at most, so the nearest f32.
+                        let (got, want) = (column[row], if i < depth { want[k0 + i] as f32 } else { 0.0 });
+                        let same = got == want || got.is_nan() && want.is_nan();
+                        assert!(same, "{ty} row {row} column {}: {got} for {want}", k0 + i);
                     }
                 }
             }
         }
-        check::<F32>(ElemType::F32, 37);
-        check::<F16>(ElemType::F16, 37);
-        check::<Q4_0>(ElemType::Q4_0, 64);
-        check::<Q8_0>(ElemType::Q8_0, 64);
+        check(ElemType::F32, 37, decode::f32);
+        check(ElemType::F16, 37, decode::f16);
+        check(ElemType::Bf16, 37, decode::bf16);
+        check(ElemType::Q4_0, 64, decode::q4_0);
+        check(ElemType::Q4_1, 64, decode::q4_1);
+        check(ElemType::Q5_0, 64, decode::q5_0);
+        check(ElemType::Q5_1, 64, decode::q5_1);
+        check(ElemType::Q8_0, 64, decode::q8_0);
+        check(ElemType::Q4K, 512, decode_k::q4_k);
+        check(ElemType::Q6K, 512, decode_k::q6_k);
     }
 }

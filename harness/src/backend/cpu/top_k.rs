@@ -13,8 +13,8 @@ use conform_cases::formats::read_f32;
 use conform_cases::plan::Order;
 use rayon::prelude::*;
 
+use super::arguments::View;
 use super::order::sort_key;
-use super::stages::View;
 
 /// Writes `k` indices for each row.
 pub(super) fn top_k(x: View<'_>, k: usize, out: &mut [u8]) {

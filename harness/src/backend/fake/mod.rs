@@ -27,6 +27,9 @@ use lies::Output;
 use rules::{Behaviour, Rules};
 pub use rules::{FAKE, FAKE_STATE};
 
+/// The backend's name.
+pub const NAME: &str = "fake";
+
 /// The key of the only device.
 const KEY: &str = "fake-0";
 
@@ -49,7 +52,7 @@ impl Fake {
 
 impl Driver for Fake {
     fn name(&self) -> &'static str {
-        "fake"
+        NAME
     }
 
     fn probe(&self) -> Probe {
@@ -76,6 +79,11 @@ fn inner() -> Box<dyn Device> {
     Box::new(CpuDevice::new(Stages::default()))
 }
 
+/// The error of `CONFORM_FAKE`, if it is set and makes no sense: one line.
+pub fn check() -> Result<(), String> {
+    RULES.as_ref().map(|_| ()).map_err(Clone::clone)
+}
+
 /// What [`serve`](crate::worker::serve()) should do to its reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProtocolLie {
@@ -88,9 +96,6 @@ pub enum ProtocolLie {
 /// The lie that this process was told to tell about a case, if any. Lies about values are the device's own business;
 /// these need the hand that writes replies.
 pub fn protocol_lie(case: &str) -> Option<ProtocolLie> {
-    if !Fake::is_wanted() {
-        return None;
-    }
     let drawn = RULES.as_ref().ok()?.draw(case, |b| matches!(b, Behaviour::Garbage | Behaviour::WrongCase))?;
     Some(if *drawn == Behaviour::Garbage { ProtocolLie::Garbage } else { ProtocolLie::WrongCase })
 }
@@ -98,7 +103,7 @@ pub fn protocol_lie(case: &str) -> Option<ProtocolLie> {
 fn describe(inner: &DeviceInfo) -> DeviceInfo {
     DeviceInfo {
         key: KEY.into(),
-        backend: "fake".into(),
+        backend: NAME.into(),
         name: format!("fake device over {}", inner.name),
         driver: inner.driver.clone(),
         properties: BTreeMap::new(),

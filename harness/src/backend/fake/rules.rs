@@ -5,8 +5,9 @@
 //! counts once), over all worker processes that share the directory named by
 //! `CONFORM_FAKE_STATE`, else within one process.
 
+use std::env::VarError;
 use std::fs::OpenOptions;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -100,7 +101,14 @@ pub(super) struct Rules {
 impl Rules {
     /// Reads the environment; without `CONFORM_FAKE` there are no rules.
     pub(super) fn from_env() -> Result<Self, String> {
-        let text = std::env::var(FAKE).unwrap_or_default();
+        let text = match std::env::var(FAKE) {
+            Ok(text) => text,
+            Err(VarError::NotPresent) => String::new(),
+            Err(VarError::NotUnicode(text)) => return Err(format!("{FAKE}={text:?}: is no UTF-8")),
+        };
+        if let Some(dir) = std::env::var_os(FAKE_STATE).filter(|dir| !Path::new(dir).is_dir()) {
+            return Err(format!("{FAKE_STATE}={dir:?}: is no directory"));
+        }
         Self::parse(&text, std::env::var_os(FAKE_STATE).map(PathBuf::from))
             .map_err(|why| format!("{FAKE}='{text}': {why}"))
     }

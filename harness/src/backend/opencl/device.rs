@@ -7,6 +7,7 @@ use conform_cases::plan::{Plan, Step};
 
 use super::Found;
 use super::argsort::Argsort;
+use super::memory::Memory;
 use super::mul_mat_id::MulMatId;
 use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
@@ -26,14 +27,6 @@ struct Loaded {
     plan: Plan,
     memory: Vec<Memory>,
     steps: Vec<LoadedStep>,
-}
-
-/// The memory of one tensor.
-pub(super) struct Memory {
-    /// The tensor's allocation, byte for byte.
-    pub(super) raw: Buffer,
-    /// MXFP4 weights: the layout the kernels read.
-    pub(super) converted: Option<Converted>,
 }
 
 enum LoadedStep {

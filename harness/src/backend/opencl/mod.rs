@@ -18,6 +18,8 @@
 
 mod argsort;
 mod device;
+mod error;
+mod memory;
 mod mul_mat_id;
 mod program;
 mod runtime;
@@ -123,7 +125,7 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
             properties,
             capabilities: Capabilities {
-                own_kernels: true,
+                kernels: conform_cases::model::Kernels::Own,
                 readable_inputs: true,
                 scratch_poison: true,
                 deterministic: true,

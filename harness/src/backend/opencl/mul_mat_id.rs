@@ -7,10 +7,24 @@
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Tensor};
 
-use super::device::Memory;
+use super::memory::Memory;
 use super::program::{GROUP, Kernel, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
 use super::runtime::{Allocator, Arg, Buffer, Runtime, view};
 use crate::backend::{DeviceError, LoadError};
+
+/// The types of the expert kernel, in the order of their enumeration there.
+const EXPERT_TYPES: [ElemType; 10] = [
+    ElemType::F32,
+    ElemType::F16,
+    ElemType::Bf16,
+    ElemType::Q4_0,
+    ElemType::Q4_1,
+    ElemType::Q5_0,
+    ElemType::Q5_1,
+    ElemType::Q8_0,
+    ElemType::Q4K,
+    ElemType::Q6K,
+];
 
 /// A loaded step.
 pub(super) struct MulMatId {
@@ -94,24 +108,21 @@ impl MulMatId {
         let runtime = memory.runtime;
         let kernels = &runtime.kernels;
         let outputs = (shape.slots() as u64).saturating_mul(shape.rows as u64);
-        let generic = |type_code| {
-            runtime.countable(&kernels.expert, outputs)?;
-            kernels.expert.supported()?;
-            Ok::<_, LoadError>(Path::Expert { type_code })
-        };
         let path = match tensors[weights].ty {
-            // The codes of the enumeration in expert.cl.
-            ElemType::F32 => generic(0)?,
-            ElemType::F16 => generic(1)?,
-            ElemType::Q4_0 => generic(2)?,
-            ElemType::Q8_0 => generic(3)?,
             ElemType::Mxfp4 if shape.tokens == 1 => {
                 kernels.gemv.supported()?;
                 runtime.countable(&kernels.gemv, outputs.saturating_mul(GROUP as u64))?;
                 Path::Gemv
             }
             ElemType::Mxfp4 => Path::Gemm(Box::new(Routing::new(memory, &shape)?)),
-            other => return unsupported(format!("{other} weights")),
+            ty => {
+                let Some(type_code) = EXPERT_TYPES.iter().position(|t| *t == ty) else {
+                    return unsupported(format!("{ty} weights"));
+                };
+                runtime.countable(&kernels.expert, outputs)?;
+                kernels.expert.supported()?;
+                Path::Expert { type_code: type_code as u32 }
+            }
         };
         Ok(MulMatId { weights, x, ids, out, shape, path })
     }

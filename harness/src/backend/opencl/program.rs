@@ -14,7 +14,7 @@ use opencl3::error_codes::CL_BUILD_PROGRAM_FAILURE;
 use opencl3::kernel::Kernel as ClKernel;
 use opencl3::program::Program;
 
-use super::runtime::failed;
+use super::error::failed;
 use crate::backend::{DeviceError, LoadError};
 
 /// Work-items per work-group, in every launch.

@@ -12,14 +12,9 @@ use opencl3::types::{CL_BLOCKING, cl_mem};
 
 use conform_cases::plan::Tensor;
 
+use super::error::failed;
 use super::program::{GROUP, Kernel, Kernels, Source};
 use crate::backend::{DeviceError, LoadError};
-
-/// Turns a driver's error code into a line that names the call and its object.
-pub(super) fn failed(call: &str, object: &str) -> impl FnOnce(ClError) -> DeviceError {
-    let what = format!("{call} {object}");
-    move |e| DeviceError(format!("{what}: {e}"))
-}
 
 /// What the device says it can do.
 pub(super) struct Limits {

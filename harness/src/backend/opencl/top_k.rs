@@ -3,7 +3,7 @@
 use conform_cases::formats::ElemType;
 use conform_cases::plan::Plan;
 
-use super::device::Memory;
+use super::memory::Memory;
 use super::program::GROUP;
 use super::runtime::{Allocator, Arg, Runtime, view};
 use crate::backend::{DeviceError, LoadError};

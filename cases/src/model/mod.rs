@@ -1,8 +1,10 @@
 //! Precision models: what a device is allowed to do to the numbers, as data.
 
+mod table;
+
 use serde::Serialize;
 
-use crate::formats::ElemType;
+pub use table::{Arithmetic, Kernels, of_device};
 
 /// A rounding of operands before they are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -12,6 +14,8 @@ pub enum Conversion {
     None,
     /// Rounded to f16.
     F16,
+    /// Rounded to bf16.
+    Bf16,
 }
 
 impl Conversion {
@@ -20,13 +24,14 @@ impl Conversion {
         match self {
             Self::None => 0.0,
             Self::F16 => 2f64.powi(-11),
+            Self::Bf16 => 2f64.powi(-8),
         }
     }
 
-    /// The absolute error near zero: half of the smallest subnormal.
+    /// The absolute error near zero: half of the smallest subnormal. bf16 has the exponents of f32.
     pub fn absolute(self) -> f64 {
         match self {
-            Self::None => 0.0,
+            Self::None | Self::Bf16 => 0.0,
             Self::F16 => 2f64.powi(-25),
         }
     }
@@ -34,7 +39,7 @@ impl Conversion {
     /// The largest magnitude that survives.
     pub fn largest(self) -> f64 {
         match self {
-            Self::None => f64::from(f32::MAX),
+            Self::None | Self::Bf16 => f64::from(f32::MAX),
             Self::F16 => 65504.0,
         }
     }
@@ -45,8 +50,43 @@ impl Conversion {
             Self::None => true,
             // Through f32: every value asked about is one, so nothing is rounded twice.
             Self::F16 => f64::from(half::f16::from_f32(value as f32)) == value,
+            Self::Bf16 => f64::from(half::bf16::from_f32(value as f32)) == value,
         }
     }
+}
+
+/// What a device makes of the activations.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Activations {
+    /// They are multiplied after a conversion of each.
+    Converted(Conversion),
+    /// They are quantised to 8 bits in blocks.
+    Quantised(Quantiser),
+}
+
+/// An 8-bit quantiser of activations: d = max|x| / 127 in a block, codes −127..=127.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Quantiser {
+    /// Activations that share a scale: 32, or 256.
+    pub block: usize,
+    /// The scale is stored in f16; else it is kept in f32.
+    pub f16_scale: bool,
+    /// The sum of a block is stored in f16 beside it, for the offset parts of weights.
+    pub f16_sums: bool,
+    /// How codes are found, where that is known: then the device's codes are computed here, and only the
+    /// accumulation remains uncertain.
+    pub rounding: Option<Rounding>,
+}
+
+/// How a quantiser finds its codes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Rounding {
+    /// x·(127 / max), ties to even.
+    Even,
+    /// x·(1 / d), ties away from zero.
+    Away,
 }
 
 /// Type of the sums of one accumulation stage.
@@ -96,16 +136,28 @@ impl Sums {
 pub struct Stage {
     /// Type of the sums.
     pub sums: Sums,
-    /// Roundings that grow with k: one per this many columns.
-    pub columns_per_rounding: usize,
-    /// Roundings that don't.
-    pub fixed_roundings: usize,
+    /// Roundings for rows of k columns.
+    pub roundings: Roundings,
 }
 
-impl Stage {
-    /// Roundings on one output's path for rows of `k` columns.
-    pub fn roundings(&self, k: usize) -> f64 {
-        (k.div_ceil(self.columns_per_rounding) + self.fixed_roundings) as f64
+/// Roundings (products and additions) on one output's accumulation path: min(⌈k·times / per⌉ + plus, k) + fixed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
+pub struct Roundings {
+    /// Numerator of the roundings per column.
+    pub times: usize,
+    /// Denominator.
+    pub per: usize,
+    /// Roundings that do not grow with k, in long rows.
+    pub plus: usize,
+    /// Roundings that do not grow with k, in all rows.
+    pub fixed: usize,
+}
+
+impl Roundings {
+    /// The number for rows of `k` columns.
+    pub fn of(&self, k: usize) -> f64 {
+        let long = (k * self.times).div_ceil(self.per) + self.plus;
+        (long.min(k * self.times.max(1)) + self.fixed) as f64
     }
 }
 
@@ -116,57 +168,32 @@ pub struct Model {
     pub name: &'static str,
     /// Rounding of weights.
     pub weights: Conversion,
-    /// Rounding of activations.
-    pub activations: Conversion,
+    /// What becomes of activations.
+    pub activations: Activations,
     /// Accumulation stages.
     pub stages: Vec<Stage>,
     /// Subnormal operands and results may become zero.
     pub flushes: bool,
+    /// Weights are formed in f32 before they are multiplied, scale, code and minimum together.
+    pub forms_weights: bool,
     /// Blocks are summed as code·x and scaled afterwards: a rounding near zero is scaled with them, and sums
     /// may overflow before the scale is applied.
     pub scales_sums: bool,
 }
 
 impl Model {
-    /// f32 throughout, with one stage of `k / columns_per_rounding + fixed_roundings` roundings.
-    fn f32(name: &'static str, columns_per_rounding: usize, fixed_roundings: usize) -> Self {
+    /// f32 sums of unconverted operands.
+    fn f32(name: &'static str, roundings: Roundings) -> Self {
         Model {
             name,
             weights: Conversion::None,
-            activations: Conversion::None,
-            stages: vec![Stage { sums: Sums::F32, columns_per_rounding, fixed_roundings }],
+            activations: Activations::Converted(Conversion::None),
+            stages: vec![Stage { sums: Sums::F32, roundings }],
             flushes: false,
+            forms_weights: false,
             scales_sums: false,
         }
     }
-}
-
-/// What decides which model applies to a step.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Arithmetic {
-    /// Weight type.
-    pub weights: ElemType,
-    /// One token takes another path than many.
-    pub tokens: usize,
-    /// The device flushes subnormals.
-    pub flushes: bool,
-}
-
-/// The model of a device's expert matmul.
-///
-/// Our own kernels, counted from their code:
-/// - `gemv` (one token, mxfp4): one product and 31 additions in a block, one rounding where the scaled sum is
-///   subnormal, one addition per further block of a lane group's share (every fourth block), three to join the
-///   groups: ⌈k/128⌉ + 35 at most.
-/// - everything else adds k products in order: one rounding for a product and k − 1 for the additions. A device that
-///   contracts both, or adds partial sums, only saves roundings.
-pub fn of_device(a: &Arithmetic) -> Model {
-    let mut model = match (a.weights, a.tokens) {
-        (ElemType::Mxfp4, 1) => Model { scales_sums: true, ..Model::f32("f32 sums, block scale last", 4 * 32, 35) },
-        _ => Model::f32("f32 sums", 1, 0),
-    };
-    model.flushes = a.flushes;
-    model
 }
 
 #[cfg(test)]
@@ -182,17 +209,11 @@ mod tests {
 
     #[test]
     fn stages_count_roundings() {
-        let s = Stage { sums: Sums::F32, columns_per_rounding: 128, fixed_roundings: 40 };
-        assert_eq!((s.roundings(32), s.roundings(128), s.roundings(129)), (41.0, 41.0, 42.0));
+        let n = |times, per, plus, fixed, k| Roundings { times, per, plus, fixed }.of(k);
+        assert_eq!((n(1, 1, 0, 0, 7), n(2, 1, 0, 0, 7), n(1, 1, 0, 8, 7)), (7.0, 14.0, 15.0));
+        assert_eq!((n(1, 128, 0, 35, 128), n(1, 128, 0, 35, 129)), (36.0, 37.0));
+        // min(k, k/16 + 64) + 8
+        assert_eq!((n(1, 16, 64, 8, 10), n(1, 16, 64, 8, 160)), (18.0, 82.0));
         assert_eq!(Sums::F32.exact_integers(), 16_777_216.0);
-    }
-
-    #[test]
-    fn the_path_decides() {
-        let a = |weights, tokens| of_device(&Arithmetic { weights, tokens, flushes: true });
-        assert!(a(ElemType::Mxfp4, 1).scales_sums);
-        assert!(!a(ElemType::Mxfp4, 2).scales_sums);
-        assert!(!a(ElemType::F16, 1).scales_sums);
-        assert!(a(ElemType::F16, 1).flushes);
     }
 }

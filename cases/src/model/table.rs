@@ -1,0 +1,157 @@
+//! Which precision model applies where: by whose kernels they are, weight type, and one token or many.
+//!
+//! Entries for foreign kernels were found by exact integer cases (`wide`, `narrow`) and from the kernels' arithmetic,
+//! and confirmed by runs without a false alarm. A device without an entry is judged as f32 accumulation over 8-bit
+//! activations.
+
+use serde::{Deserialize, Serialize};
+
+use super::{Activations, Conversion, Model, Quantiser, Rounding, Roundings, Stage, Sums};
+use crate::formats::ElemType;
+
+/// Whose kernels a device runs.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Kernels {
+    /// This project's: the embedded device and OpenCL.
+    Own,
+    /// ggml's CPU backend where it quantises activations with AVX.
+    GgmlCpuAvx,
+    /// ggml's CPU backend where it quantises activations by its plain routines: SSE and plain x86-64.
+    GgmlCpuPlain,
+    /// ggml's CPU backend with weights in repack buffers.
+    GgmlRepack,
+    /// ggml's Vulkan backend.
+    GgmlVulkan,
+    /// Nobody's that is known.
+    #[default]
+    Unknown,
+}
+
+/// What decides which model applies to a step.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Arithmetic {
+    /// Whose kernels.
+    pub kernels: Kernels,
+    /// Weight type.
+    pub weights: ElemType,
+    /// One token takes another path than many.
+    pub tokens: usize,
+    /// The device flushes subnormals.
+    pub flushes: bool,
+}
+
+/// Roundings k/per + fixed.
+const fn roundings(per: usize, fixed: usize) -> Roundings {
+    Roundings { times: 1, per, plus: 0, fixed }
+}
+
+/// The model of a device's expert matmul.
+pub fn of_device(a: &Arithmetic) -> Model {
+    let model = match a.kernels {
+        Kernels::Own => own(a.weights, a.tokens),
+        Kernels::GgmlCpuAvx => ggml_cpu(a.weights, Some(Rounding::Even)),
+        Kernels::GgmlCpuPlain => ggml_cpu(a.weights, Some(Rounding::Away)),
+        Kernels::GgmlRepack => ggml_cpu(a.weights, None),
+        Kernels::GgmlVulkan => ggml_vulkan(a.tokens),
+        Kernels::Unknown => Model {
+            activations: Activations::Quantised(q8(true, None)),
+            ..Model::f32("unknown device: f32 sums over 8-bit activations", roundings(1, 8))
+        },
+    };
+    Model { flushes: a.flushes, ..model }
+}
+
+/// Our own kernels, counted from their code:
+/// - `gemv` (one token, mxfp4): one product and 31 additions in a block, one rounding where the scaled sum is
+///   subnormal, one addition per further block of a lane group's share (every fourth block), three to join the
+///   groups: ⌈k/128⌉ + 35 at most.
+/// - everything else adds k products in order: one rounding for a product and k − 1 for the additions. A device that
+///   contracts both, or adds partial sums, only saves roundings.
+fn own(weights: ElemType, tokens: usize) -> Model {
+    match (weights, tokens) {
+        (ElemType::Mxfp4, 1) => Model {
+            scales_sums: true,
+            forms_weights: false,
+            ..Model::f32("f32 sums, block scale last", roundings(128, 35))
+        },
+        _ => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 0)) },
+    }
+}
+
+/// 32 activations share a scale stored in f16.
+const fn q8(f16_sums: bool, rounding: Option<Rounding>) -> Quantiser {
+    Quantiser { block: 32, f16_scale: true, f16_sums, rounding }
+}
+
+/// ggml's CPU backend quantises activations as the weight type asks, and adds 32 or more lanes of partial sums.
+fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
+    let quantised = |name, quantiser| Model {
+        activations: Activations::Quantised(quantiser),
+        ..Model::f32(name, roundings(32, 8))
+    };
+    let converted = |name, conversion, roundings| Model {
+        activations: Activations::Converted(conversion),
+        ..Model::f32(name, roundings)
+    };
+    // min(k, k/16 + 64) + 8: sixteen or more lanes, four registers of them.
+    let lanes = Roundings { times: 1, per: 16, plus: 64, fixed: 8 };
+    match weights {
+        ElemType::F16 => converted("f16 activations, f32 sums", Conversion::F16, lanes),
+        ElemType::Bf16 => converted("bf16 activations, f32 sums", Conversion::Bf16, roundings(16, 16)),
+        ElemType::Q4_1 | ElemType::Q5_1 => quantised("q8_1 activations, f32 sums", q8(true, rounding)),
+        ElemType::Q4K | ElemType::Q6K => quantised(
+            "q8_K activations, f32 sums",
+            // The 256-wide quantiser has one routine, which rounds ties to even.
+            Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding: rounding.map(|_| Rounding::Even) },
+        ),
+        t if t.is_blocked() => quantised("q8_0 activations, f32 sums", q8(false, rounding)),
+        _ => converted("f32 sums in lanes", Conversion::None, lanes),
+    }
+}
+
+/// ggml's Vulkan backend: matrix-vector kernels in f32 for few tokens, tiles in f16 with f16 sums for more.
+fn ggml_vulkan(tokens: usize) -> Model {
+    match tokens {
+        1..=8 => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 8)) },
+        _ => Model {
+            weights: Conversion::F16,
+            activations: Activations::Converted(Conversion::F16),
+            stages: vec![Stage { sums: Sums::F16, roundings: Roundings { times: 2, per: 1, plus: 0, fixed: 0 } }],
+            forms_weights: true,
+            ..Model::f32("f16 tiles, f16 sums", roundings(1, 0))
+        },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn model(kernels: Kernels, weights: ElemType, tokens: usize) -> Model {
+        of_device(&Arithmetic { kernels, weights, tokens, flushes: false })
+    }
+
+    #[test]
+    fn the_path_decides() {
+        assert!(model(Kernels::Own, ElemType::Mxfp4, 1).scales_sums);
+        assert!(!model(Kernels::Own, ElemType::Mxfp4, 2).scales_sums);
+        assert!(!model(Kernels::Own, ElemType::F16, 1).scales_sums);
+        assert_eq!(model(Kernels::GgmlVulkan, ElemType::F32, 9).weights, Conversion::F16);
+        assert!(
+            of_device(&Arithmetic { flushes: true, kernels: Kernels::Own, weights: ElemType::F16, tokens: 1 }).flushes
+        );
+    }
+
+    #[test]
+    fn ggml_quantises_as_the_weight_type_asks() {
+        let quantiser = |w| match model(Kernels::GgmlCpuPlain, w, 1).activations {
+            Activations::Quantised(q) => Some((q.block, q.f16_sums, q.rounding)),
+            Activations::Converted(_) => None,
+        };
+        assert_eq!(quantiser(ElemType::Q8_0), Some((32, false, Some(Rounding::Away))));
+        assert_eq!(quantiser(ElemType::Q4_1), Some((32, true, Some(Rounding::Away))));
+        assert_eq!(quantiser(ElemType::Q6K), Some((256, false, Some(Rounding::Even))));
+        assert_eq!(quantiser(ElemType::F32), None);
+    }
+}

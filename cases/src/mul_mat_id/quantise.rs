@@ -1,0 +1,231 @@
+//! Devices that quantise activations to 8 bits: what that adds to the bound, and what the device multiplies where its
+//! quantiser is known.
+
+use super::exact::ACTIVATION_BLOCK;
+use crate::model::{Quantiser, Rounding};
+
+use half::f16;
+
+/// One block of a row of activations, as a quantiser sees it.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Block {
+    /// d = max|x| / 127; 0 for a block of zeros, which adds nothing.
+    d: f64,
+    /// The error of a stored sum: 0 where none is stored.
+    sum_error: f64,
+    /// The scale or the stored sum may leave the range of f16.
+    overflows: bool,
+    /// Every value is a whole number of steps, and scale and sum are exact as they are stored.
+    exact: bool,
+}
+
+impl Block {
+    /// The step between codes, d.
+    pub(super) fn step(&self) -> f64 {
+        self.d
+    }
+
+    /// The error of a stored sum.
+    pub(super) fn sum_error(&self) -> f64 {
+        self.sum_error
+    }
+}
+
+/// A row of activations in blocks of 32, whatever the quantiser's width.
+pub(super) fn blocks(quantiser: &Quantiser, row: &[f32]) -> Vec<Block> {
+    let mut blocks = Vec::with_capacity(row.len().div_ceil(ACTIVATION_BLOCK));
+    for wide in row.chunks(quantiser.block) {
+        let max = wide.iter().fold(0f64, |m, x| m.max(f64::from(*x).abs()));
+        let d = max / 127.0;
+        for narrow in wide.chunks(ACTIVATION_BLOCK) {
+            blocks.push(block(quantiser, d, narrow));
+        }
+    }
+    blocks
+}
+
+fn block(quantiser: &Quantiser, d: f64, values: &[f32]) -> Block {
+    if d == 0.0 {
+        return Block { exact: true, ..Block::default() };
+    }
+    let sum: f64 = values.iter().map(|x| f64::from(*x)).sum();
+    let stored_sum = sum.abs() + 16.0 * d;
+    let scale_is_exact = d.log2().fract() == 0.0 && (!quantiser.f16_scale || (-24.0..16.0).contains(&d.log2()));
+    let sum_is_exact = !quantiser.f16_sums || f16::from_f64(sum).to_f64() == sum;
+    Block {
+        d,
+        sum_error: if quantiser.f16_sums { (2f64.powi(-11) * stored_sum).max(2f64.powi(-25)) } else { 0.0 },
+        overflows: quantiser.f16_scale && d > 65504.0 || quantiser.f16_sums && stored_sum > 65504.0,
+        exact: scale_is_exact && sum_is_exact && values.iter().all(|x| (f64::from(*x) / d).fract() == 0.0),
+    }
+}
+
+/// What quantised activations add to the bound of one output element.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub(super) struct Envelope {
+    /// Σ|w|·d/2.
+    pub(super) half_steps: f64,
+    /// Σ w²·d²/4.
+    pub(super) half_steps_squared: f64,
+    /// The relative error of a scale as it is stored.
+    pub(super) relative: f64,
+    /// What adds up with certainty. Scales below the normal numbers of f16: an absolute error of 2^-25 in d, times up
+    /// to 127.5 steps. Ties that may go either way: a step each.
+    pub(super) certain: f64,
+    /// Σ|o|·(error of the stored sum), by block.
+    pub(super) stored_sums: f64,
+    /// The same, squared.
+    pub(super) stored_sums_squared: f64,
+    /// The device may leave the range of f16.
+    pub(super) overflows: bool,
+    /// Nothing is lost at all.
+    pub(super) is_exact: bool,
+}
+
+/// Σ|w| and Σw² of a row of weights by block of 32, and the block's offset part.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct WeightBlock {
+    pub(super) sum: f64,
+    pub(super) squares: f64,
+    pub(super) offset: f64,
+}
+
+/// The relative error of a scale as a quantiser stores it, above the subnormal numbers of f16.
+pub(super) fn relative_error(quantiser: &Quantiser) -> f64 {
+    if quantiser.f16_scale { 2f64.powi(-11) } else { 2f64.powi(-22) }
+}
+
+impl Envelope {
+    /// The envelope of one row of weights and one of activations.
+    pub(super) fn new(quantiser: &Quantiser, w: &[WeightBlock], x: &[Block]) -> Self {
+        let mut e = Envelope { relative: relative_error(quantiser), is_exact: true, ..Envelope::default() };
+        for (w, x) in w.iter().zip(x) {
+            e.half_steps += w.sum * x.d / 2.0;
+            e.half_steps_squared += w.squares * x.d * x.d / 4.0;
+            if quantiser.f16_scale && x.d > 0.0 && x.d < 2f64.powi(-14) {
+                e.certain += 127.5 * 2f64.powi(-25) * (w.sum + 32.0 * w.offset.abs());
+            }
+            e.stored_sums += w.offset.abs() * x.sum_error;
+            e.stored_sums_squared += (w.offset * x.sum_error).powi(2);
+            e.overflows |= x.overflows;
+            e.is_exact &= x.exact;
+        }
+        e
+    }
+}
+
+impl Envelope {
+    /// The same where the device's codes are known: nothing is left of it but `ties`, the steps of undecided codes.
+    pub(super) fn emulated(&self, ties: f64) -> Self {
+        Envelope { certain: ties, overflows: self.overflows, is_exact: self.is_exact, ..Envelope::default() }
+    }
+}
+
+/// A row of activations as a known quantiser leaves it.
+pub(super) struct Emulated {
+    /// d·code, k values.
+    pub(super) values: Vec<f64>,
+    /// The stored sum of each block of 32, or the sum of its values where none is stored.
+    pub(super) sums: Vec<f64>,
+    /// Values so near to a tie that a device's own rounding of x·(1/d) decides: index and d.
+    pub(super) ties: Vec<(usize, f64)>,
+}
+
+/// Quantises a row as a device does whose way of rounding is known.
+pub(super) fn emulate(quantiser: &Quantiser, rounding: Rounding, row: &[f32]) -> Emulated {
+    let mut out = Emulated { values: Vec::with_capacity(row.len()), sums: Vec::new(), ties: Vec::new() };
+    for (b, block) in row.chunks(quantiser.block).enumerate() {
+        let max = block.iter().fold(0f32, |m, x| m.max(x.abs()));
+        let d = max / 127.0;
+        // Single precision throughout, as on the device.
+        let inverse = match rounding {
+            _ if max == 0.0 => 0.0,
+            Rounding::Even => 127.0 / max,
+            Rounding::Away => 1.0 / d,
+        };
+        let stored = match quantiser.f16_scale {
+            true => f64::from(f16::from_f32(d)),
+            false if max == 0.0 => 0.0,
+            // The 256-wide quantiser keeps the inverse of the inverse.
+            false => f64::from(1.0 / inverse),
+        };
+        for (n, narrow) in block.chunks(ACTIVATION_BLOCK).enumerate() {
+            let mut code_sum = 0.0;
+            for (i, x) in narrow.iter().enumerate() {
+                let scaled = x * inverse;
+                let code = match rounding {
+                    Rounding::Even => scaled.round_ties_even(),
+                    Rounding::Away => scaled.round(),
+                };
+                let code = f64::from(code).clamp(-127.0, 127.0);
+                let from_tie = (f64::from(scaled).abs().fract() - 0.5).abs();
+                if from_tie <= 2f64.powi(-21) * f64::from(scaled).abs() {
+                    out.ties.push((b * quantiser.block + n * ACTIVATION_BLOCK + i, f64::from(d)));
+                }
+                out.values.push(stored * code);
+                code_sum += code;
+            }
+            out.sums.push(match quantiser.f16_sums {
+                true => f64::from(f16::from_f32(d * code_sum as f32)),
+                false => stored * code_sum,
+            });
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const Q8_0: Quantiser = Quantiser { block: 32, f16_scale: true, f16_sums: false, rounding: Some(Rounding::Even) };
+    const Q8_1: Quantiser = Quantiser { f16_sums: true, ..Q8_0 };
+    const Q8_K: Quantiser = Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding: Some(Rounding::Even) };
+
+    fn row(len: usize, f: impl Fn(usize) -> f32) -> Vec<f32> {
+        (0..len).map(f).collect()
+    }
+
+    #[test]
+    fn integers_with_an_anchor_are_exact() {
+        let x = row(64, |i| if i % 32 == 5 { -127.0 } else { (i % 7) as f32 - 3.0 });
+        for q in [Q8_0, Q8_1] {
+            assert!(blocks(&q, &x).iter().all(|b| b.exact && b.d == 1.0));
+            let e = emulate(&q, Rounding::Even, &x);
+            assert!(e.values.iter().zip(&x).all(|(v, x)| *v == f64::from(*x)));
+        }
+        let off = row(32, |i| if i == 5 { 126.0 } else { 1.0 });
+        assert!(!blocks(&Q8_0, &off)[0].exact);
+        // A sum beyond 2048 that is odd is not exact in f16.
+        let large = row(32, |i| if i == 0 { 127.0 } else { 62.0 });
+        assert!(blocks(&Q8_0, &large)[0].exact && !blocks(&Q8_1, &large)[0].exact);
+    }
+
+    #[test]
+    fn the_emulated_quantiser_by_hand() {
+        let x = row(32, |i| if i == 0 { 127.0 } else { i as f32 / 2.0 });
+        let even = emulate(&Q8_0, Rounding::Even, &x);
+        let away = emulate(&Q8_0, Rounding::Away, &x);
+        assert_eq!((even.values[1], even.values[3], even.values[5]), (0.0, 2.0, 2.0));
+        assert_eq!((away.values[1], away.values[3], away.values[5]), (1.0, 2.0, 3.0));
+        // Every odd half is a tie.
+        assert_eq!(even.ties.len(), 16);
+        assert_eq!(even.sums[0], even.values.iter().sum::<f64>());
+        assert_eq!(emulate(&Q8_0, Rounding::Even, &[0.0; 32]).values, vec![0.0; 32]);
+    }
+
+    #[test]
+    fn errors_stay_within_the_envelope() {
+        for q in [Q8_0, Q8_1, Q8_K] {
+            let x = row(512, |i| ((i * 37 + i * i * 11) % 1000) as f32 / 250.0 - 2.0);
+            let seen = blocks(&q, &x);
+            let e = emulate(&q, Rounding::Even, &x);
+            for (i, (v, x)) in e.values.iter().zip(&x).enumerate() {
+                let d = seen[i / 32].d;
+                let relative = if q.f16_scale { 2f64.powi(-11) } else { 2f64.powi(-22) };
+                let bound = d / 2.0 + relative * (f64::from(*x).abs() + d / 2.0);
+                assert!((v - f64::from(*x)).abs() <= bound, "{q:?} {i}");
+            }
+        }
+    }
+}

@@ -1,0 +1,257 @@
+//! Checks of the whole output: `scale`, `bias` and `noise`.
+//!
+//! Where activations are quantised one element's envelope is wide, but errors of
+//! many elements average out: a factor of 1.002 on everything stays inside every
+//! envelope and is far outside what independent errors can add up to. For
+//! sign-symmetric random data, with ρ the errors, y the values and σ² the
+//! variance of one error,
+//!
+//! ```text
+//! slope = Σ ω ρ y / Σ ω y²      mean = Σ ω ρ / Σ ω      ω = 1/σ²
+//! ```
+//!
+//! are linear in the errors. Outputs of one activation row share its errors, so
+//! variances are summed over activations and stored weights, not over outputs.
+
+use rayon::prelude::*;
+
+use super::MulMatId;
+use super::quantise::Block;
+use super::rows::{RowSums, Weights};
+use crate::judge::{Check, Failure};
+use crate::model::{Activations, Conversion, Model};
+
+/// Standard deviations beyond which `scale` and `bias` fail: healthy runs stay below 4.
+const LIMIT: f64 = 7.0;
+
+/// Activation rows from which `noise` says something.
+const ROWS_FOR_NOISE: usize = 16;
+
+/// One finite output that was judged.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Output {
+    /// Position in the output.
+    pub(super) element: usize,
+    /// The right value.
+    pub(super) y: f64,
+    /// Got minus right.
+    pub(super) error: f64,
+    /// Variance of the accumulation alone.
+    pub(super) own_variance: f64,
+    /// Variance of its error with all that it shares with others.
+    pub(super) variance: f64,
+}
+
+/// Errors that outputs share.
+pub(super) enum Shared<'a> {
+    /// None: operands are used as they are.
+    Nothing,
+    /// Conversions of activations or weights.
+    Converted {
+        /// What becomes of activations.
+        activations: Conversion,
+        /// What becomes of weights.
+        weights: Conversion,
+    },
+    /// Steps of a quantiser, in blocks of 32.
+    Quantised {
+        /// Blocks of each activation row.
+        blocks: &'a [Vec<Block>],
+        /// Relative error of a stored scale.
+        relative: f64,
+    },
+}
+
+impl<'a> Shared<'a> {
+    /// What outputs share under a model; `blocks` are those of its quantiser, unless its codes are known.
+    pub(super) fn of(model: &Model, blocks: Option<&'a [Vec<Block>]>, relative: f64) -> Self {
+        match (model.activations, blocks) {
+            (Activations::Quantised(_), Some(blocks)) => Shared::Quantised { blocks, relative },
+            (Activations::Quantised(_), None) => Shared::Nothing,
+            (Activations::Converted(Conversion::None), _) if model.weights == Conversion::None => Shared::Nothing,
+            (Activations::Converted(activations), _) => Shared::Converted { activations, weights: model.weights },
+        }
+    }
+}
+
+/// What the checks need to walk over the weights again.
+pub(super) struct Walk<'a> {
+    pub(super) case: &'a MulMatId,
+    /// Activations `[n][b][k]`.
+    pub(super) x: &'a [f32],
+    /// Sums of the activation rows.
+    pub(super) x_rows: &'a [RowSums],
+    /// Decodes row `row` of an expert.
+    pub(super) decode: &'a (dyn Fn(usize, usize, &mut Weights) + Sync),
+    /// Experts in use with their slots.
+    pub(super) experts: &'a [(usize, Vec<usize>)],
+}
+
+/// The three checks.
+pub(super) fn checks(walk: &Walk<'_>, shared: &Shared<'_>, outputs: &[Output]) -> Vec<Check> {
+    let outputs: Vec<&Output> = outputs.iter().filter(|o| o.variance > 0.0 && o.variance.is_finite()).collect();
+    if outputs.is_empty() {
+        let why = "no output has an error of known variance";
+        return ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into();
+    }
+    let sum = |f: &dyn Fn(&Output) -> f64| outputs.iter().map(|o| f(o)).sum::<f64>();
+    let weight = |o: &Output| 1.0 / o.variance;
+    let (squares, weights) = (sum(&|o| weight(o) * o.y * o.y), sum(&weight));
+    let mut slope = vec![0.0; walk.case.slots() * walk.case.m];
+    let mut mean = slope.clone();
+    for o in &outputs {
+        slope[o.element] = if squares > 0.0 { weight(o) * o.y / squares } else { 0.0 };
+        mean[o.element] = weight(o) / weights;
+    }
+    let own = |c: &[f64]| outputs.iter().map(|o| c[o.element] * c[o.element] * o.own_variance).sum::<f64>();
+    let [of_slope, of_mean] = shared_variances(walk, shared, [&slope, &mean]);
+    let by = |c: &[f64]| outputs.iter().map(|o| c[o.element] * o.error).sum::<f64>();
+    let scale = verdict("scale", by(&slope), own(&slope) + of_slope, |value| {
+        format!("all outputs together are scaled by {:.6}", 1.0 + value)
+    });
+    let bias = verdict("bias", by(&mean), own(&mean) + of_mean, |value| {
+        format!("all outputs together are off by {value:.3e}")
+    });
+    vec![scale, bias, noise(walk, &outputs)]
+}
+
+fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) -> Check {
+    let deviations = value.abs() / variance.sqrt();
+    // No variance and no value is nothing to see.
+    if value == 0.0 || deviations <= LIMIT {
+        return Check::passed(name);
+    }
+    let what = format!("{}, {deviations:.1} standard deviations where {LIMIT} are allowed", what(value));
+    Check::failed(name, Failure::new(what))
+}
+
+/// The errors are not larger, as a whole, than they should be.
+fn noise(walk: &Walk<'_>, outputs: &[&Output]) -> Check {
+    let case = walk.case;
+    let rows: std::collections::BTreeSet<usize> = outputs.iter().map(|o| case.x_row(o.element / case.m)).collect();
+    if rows.len() < ROWS_FOR_NOISE {
+        let why = format!("fewer than {ROWS_FOR_NOISE} activation rows");
+        return Check::not_possible("noise", why);
+    }
+    let squares: f64 = outputs.iter().map(|o| o.error * o.error / o.variance).sum();
+    let rms = (squares / outputs.len() as f64).sqrt();
+    let limit = 1.1 + 6.0 / (2.0 * rows.len() as f64).sqrt();
+    if rms <= limit {
+        return Check::passed("noise");
+    }
+    let what = format!("errors are {rms:.2} times as large as this arithmetic makes them, {limit:.2} are allowed");
+    Check::failed("noise", Failure::new(what))
+}
+
+/// The variance that shared errors give to Σ c·ρ, for two sets of coefficients `[slots][m]`.
+fn shared_variances(walk: &Walk<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+    if matches!(shared, Shared::Nothing) {
+        return [0.0; 2];
+    }
+    let case = walk.case;
+    let len = walk.x_rows.len() * case.k;
+    let empty = || Gradient { activations: [vec![0.0; len], vec![0.0; len]], ..Gradient::default() };
+    let gradient = (0..case.m)
+        .into_par_iter()
+        .fold(
+            || (empty(), Weights::new(case.k)),
+            |(mut gradient, mut weights), row| {
+                for (expert, slots) in walk.experts {
+                    (walk.decode)(*expert, row, &mut weights);
+                    gradient.add(walk, shared, &weights, slots, row, c);
+                }
+                (gradient, weights)
+            },
+        )
+        .map(|(gradient, _)| gradient)
+        .reduce(empty, Gradient::join);
+    [0, 1].map(|which| gradient.variance(walk, shared, which))
+}
+
+/// g = Σ c·w by activation row and column, and what stored weights add.
+#[derive(Default)]
+struct Gradient {
+    activations: [Vec<f64>; 2],
+    weights: [f64; 2],
+    offsets: [f64; 2],
+}
+
+impl Gradient {
+    fn add(
+        &mut self,
+        walk: &Walk<'_>,
+        shared: &Shared<'_>,
+        weights: &Weights,
+        slots: &[usize],
+        row: usize,
+        c: [&[f64]; 2],
+    ) {
+        let (m, k) = (walk.case.m, walk.case.k);
+        for (which, c) in c.iter().enumerate() {
+            let used = slots.iter().map(|slot| (walk.case.x_row(*slot), c[slot * m + row]));
+            for (at, c) in used.clone().filter(|(_, c)| *c != 0.0) {
+                let g = &mut self.activations[which][at * k..(at + 1) * k];
+                g.iter_mut().zip(&weights.w).for_each(|(g, w)| *g += c * w);
+                if let Shared::Quantised { blocks, .. } = shared {
+                    self.offsets[which] += stored_sums(weights, &blocks[at]) * c * c;
+                }
+            }
+            if let Shared::Converted { weights: conversion, .. } = shared
+                && *conversion != Conversion::None
+            {
+                let mut h = vec![0.0; k];
+                for (at, c) in used {
+                    let x = &walk.x[at * k..(at + 1) * k];
+                    h.iter_mut().zip(x).for_each(|(h, x)| *h += c * f64::from(*x));
+                }
+                let (u, e) = (conversion.relative(), conversion.absolute());
+                let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
+                self.weights[which] += weights.w.iter().zip(&h).map(|(w, h)| variance(*w) * h * h).sum::<f64>();
+            }
+        }
+    }
+
+    fn join(mut self, other: Self) -> Self {
+        for which in 0..2 {
+            let pairs = self.activations[which].iter_mut().zip(&other.activations[which]);
+            pairs.for_each(|(a, b)| *a += b);
+            self.weights[which] += other.weights[which];
+            self.offsets[which] += other.offsets[which];
+        }
+        self
+    }
+
+    fn variance(&self, walk: &Walk<'_>, shared: &Shared<'_>, which: usize) -> f64 {
+        let k = walk.case.k;
+        let rows = self.activations[which].chunks(k).zip(walk.x.chunks(k)).enumerate();
+        let of_rows: f64 = rows
+            .map(|(at, (g, x))| match shared {
+                Shared::Nothing => 0.0,
+                Shared::Converted { activations, .. } => {
+                    let (u, e) = (activations.relative(), activations.absolute());
+                    let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
+                    let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
+                    g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum::<f64>()
+                }
+                Shared::Quantised { blocks, relative } => blocks[at]
+                    .iter()
+                    .enumerate()
+                    .map(|(b, block)| {
+                        let range = b * 32..k.min(b * 32 + 32);
+                        let (g, x) = (&g[range.clone()], &x[range]);
+                        let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
+                        let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
+                        steps + relative * relative / 3.0 * along * along
+                    })
+                    .sum(),
+            })
+            .sum();
+        of_rows + self.weights[which] + self.offsets[which]
+    }
+}
+
+/// Σ over blocks of the variance that stored sums of activations add to one output.
+fn stored_sums(weights: &Weights, blocks: &[Block]) -> f64 {
+    let offsets = weights.o.iter().step_by(32);
+    offsets.zip(blocks).map(|(o, b)| (o * b.sum_error()).powi(2) / 3.0).sum()
+}

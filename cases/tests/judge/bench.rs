@@ -1,0 +1,163 @@
+//! A case with the outputs of a plain implementation, to be judged as they are or with a fault.
+
+use conform_cases::case::Case;
+use conform_cases::formats::{read_f32, read_i32};
+use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
+use conform_cases::model::Kernels;
+use conform_cases::op::Inputs;
+use conform_cases::plan::{Layout, Order, Plan, Step};
+
+pub(crate) const OWN: Capabilities = Capabilities {
+    kernels: Kernels::Own,
+    readable_inputs: true,
+    scratch_poison: true,
+    deterministic: true,
+    flushes_subnormals: false,
+};
+
+/// A case with the outputs of a plain implementation in both runs.
+pub(crate) struct Bench {
+    pub(crate) case: Case,
+    pub(crate) plan: Plan,
+    pub(crate) layout: Layout,
+    pub(crate) inputs: Vec<u8>,
+    pub(crate) results: Vec<u8>,
+    /// The device that is judged.
+    pub(crate) device: Capabilities,
+}
+
+impl Bench {
+    /// With the outputs of a loop over f32 sums.
+    pub(crate) fn new(case: Case) -> Self {
+        Self::with(case, OWN, plain)
+    }
+
+    /// With the outputs of some implementation, to be judged as those of a device.
+    pub(crate) fn with(
+        case: Case,
+        device: Capabilities,
+        implementation: impl Fn(&Plan, &Inputs<'_>) -> Vec<Option<u32>>,
+    ) -> Self {
+        let plan = case.plan();
+        let layout = Layout::new(&plan, 2);
+        let mut inputs = vec![0; layout.input_bytes];
+        case.fill_all(&plan, &layout, &mut inputs);
+        let mut results = vec![0; layout.result_bytes];
+        for (i, t) in plan.tensors.iter().enumerate() {
+            if let (Some(from), Some(to)) = (layout.source[i], layout.readback[i]) {
+                let len = t.parent_bytes();
+                results[to..to + len].copy_from_slice(&inputs[from..from + len]);
+            }
+        }
+        let out = plan.tensors.len() - 1;
+        let words = implementation(&plan, &Inputs::new(&plan, &layout, &inputs));
+        for (run, poison) in POISONS.iter().enumerate() {
+            let at = layout.results[run][out].unwrap();
+            for (i, w) in words.iter().enumerate() {
+                results[at + 4 * i..at + 4 * i + 4].copy_from_slice(&w.unwrap_or(*poison).to_le_bytes());
+            }
+        }
+        Bench { case, plan, layout, inputs, results, device }
+    }
+
+    pub(crate) fn id(id: &str) -> Self {
+        Self::new(id.parse().unwrap())
+    }
+
+    pub(crate) fn judge(&self) -> Judgement {
+        let oracle = self.case.body().oracle(&Inputs::new(&self.plan, &self.layout, &self.inputs));
+        let execution =
+            Execution { plan: &self.plan, layout: &self.layout, inputs: &self.inputs, results: &self.results };
+        judge(&self.device, &*oracle, &execution)
+    }
+
+    /// Names of the failed checks, but for those of the output as a whole: one wrong element may fail them too.
+    pub(crate) fn failed(&self) -> Vec<String> {
+        self.all_failed().into_iter().filter(|name| !["scale", "bias", "noise"].contains(&name.as_str())).collect()
+    }
+
+    /// Names of all failed checks.
+    pub(crate) fn all_failed(&self) -> Vec<String> {
+        self.judge().failures().map(|c| c.name.clone()).collect()
+    }
+
+    /// Changes the words of the output alike in both runs.
+    pub(crate) fn edit(&mut self, change: impl Fn(&mut [u32])) {
+        let out = self.plan.tensors.len() - 1;
+        let len = self.plan.tensors[out].parent_bytes();
+        for run in 0..2 {
+            let at = self.layout.results[run][out].unwrap();
+            let bytes = &mut self.results[at..at + len];
+            let mut words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();
+            change(&mut words);
+            for (b, w) in bytes.as_chunks_mut::<4>().0.iter_mut().zip(words) {
+                *b = w.to_le_bytes();
+            }
+        }
+    }
+
+    pub(crate) fn edit_floats(&mut self, change: impl Fn(&mut [f32])) {
+        self.edit(|words| {
+            let mut floats: Vec<f32> = words.iter().map(|w| f32::from_bits(*w)).collect();
+            change(&mut floats);
+            words.iter_mut().zip(floats).for_each(|(w, f)| *w = f.to_bits());
+        });
+    }
+
+    pub(crate) fn nmse(&self) -> f64 {
+        self.judge().metrics.unwrap().nmse
+    }
+}
+
+/// The plan's step as a loop over f32 sums; `None` where nothing may be written.
+pub(crate) fn plain(plan: &Plan, inputs: &Inputs<'_>) -> Vec<Option<u32>> {
+    match plan.steps[0] {
+        Step::MulMatId { weights, x, ids, out } => {
+            let ((wt, wb), (xt, xb), (it, ib)) = (inputs.tensor(weights), inputs.tensor(x), inputs.tensor(ids));
+            let [m, used, n, _] = plan.tensors[out].shape;
+            let k = wt.shape[0];
+            let mut results = Vec::new();
+            for token in 0..n {
+                let experts: Vec<i32> = read_i32(&ib[it.row_range([token, 0, 0])]).collect();
+                for (slot, expert) in experts.iter().enumerate().take(used) {
+                    let row = xt.row_range([slot % xt.shape[1], token, 0]);
+                    let activations: Vec<f32> = read_f32(&xb[row]).collect();
+                    for row in 0..m {
+                        let Some(e) = usize::try_from(*expert).ok().filter(|e| *e < wt.shape[2]) else {
+                            results.push(None);
+                            continue;
+                        };
+                        let mut w = vec![0.0; k];
+                        wt.ty.decode(&wb[wt.row_range([row, e, 0])], &mut w);
+                        let sum = w.iter().zip(&activations).fold(0f32, |s, (w, x)| s + *w as f32 * x);
+                        results.push(Some(sum.to_bits()));
+                    }
+                }
+            }
+            results
+        }
+        Step::Argsort { x, order, .. } => of_rows(inputs, x, |mut indices| {
+            if order == Order::Desc {
+                indices.reverse();
+            }
+            indices
+        }),
+        Step::TopK { x, out } => {
+            let k = plan.tensors[out].shape[0];
+            of_rows(inputs, x, |indices| indices[indices.len() - k..].to_vec())
+        }
+    }
+}
+
+/// What becomes of the ascending indices of each row of keys.
+fn of_rows(inputs: &Inputs<'_>, x: usize, answer: impl Fn(Vec<u32>) -> Vec<u32>) -> Vec<Option<u32>> {
+    let (t, bytes) = inputs.tensor(x);
+    let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
+    rows.flat_map(|at| {
+        let keys: Vec<f32> = read_f32(&bytes[t.row_range(at)]).collect();
+        let mut indices: Vec<u32> = (0..keys.len() as u32).collect();
+        indices.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
+        answer(indices).into_iter().map(Some)
+    })
+    .collect()
+}
