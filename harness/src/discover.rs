@@ -7,6 +7,7 @@ use std::time::Duration;
 use glob::Pattern;
 use serde::Serialize;
 
+use crate::backend::ggml::Build;
 use crate::backend::{self, DeviceInfo, Probe};
 use crate::worker::{Launch, Worker};
 
@@ -22,7 +23,31 @@ pub struct Found {
     pub launch: Launch,
 }
 
-/// A backend without devices.
+/// Whom to ask for devices: a backend, or one build of it that was named.
+#[derive(Clone, Debug)]
+pub struct Source {
+    /// The backend's name, or the build's with the backend before it.
+    pub name: String,
+    /// Starts a worker of it.
+    pub launch: Launch,
+    /// True if someone asked for it: then it must have devices.
+    pub is_named: bool,
+}
+
+impl Source {
+    /// Every backend that needs no telling. `launch` makes the command that starts a worker of a backend.
+    pub fn backends(launch: impl Fn(&str) -> Launch) -> Vec<Self> {
+        let source = |name| Source { name: String::from(name), launch: launch(name), is_named: false };
+        backend::names().into_iter().map(source).collect()
+    }
+
+    /// A build of ggml.
+    pub fn ggml(build: &Build, launch: impl Fn(&str) -> Launch) -> Self {
+        Source { name: build.prefix(), launch: build.tell(launch("ggml")), is_named: true }
+    }
+}
+
+/// A backend without devices, or a part of one.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Missing {
     /// The backend.
@@ -38,37 +63,50 @@ pub struct Discovery {
     pub found: Vec<Found>,
     /// Backends without devices.
     pub missing: Vec<Missing>,
+    /// What was asked for by name and has no devices: a configuration error.
+    pub refused: Vec<Missing>,
 }
 
 /// Asks one backend. `launch` starts a worker of it.
 pub fn ask(backend: &str, launch: Launch) -> Result<Vec<Found>, Missing> {
-    let missing = |why| Err(Missing { backend: backend.to_owned(), why });
-    match Worker::probe(&launch, PROBE_DEADLINE) {
-        Ok(Probe::Found(devices)) => {
-            Ok(devices.into_iter().map(|info| Found { info, launch: launch.clone() }).collect())
-        }
-        Ok(Probe::Missing(why)) => missing(why),
-        Err(e) => missing(e.to_string()),
-    }
+    ask_parts(backend, &launch).map(|(found, _)| found)
 }
 
-/// Asks every backend at once. `launch` makes the command that starts a worker of a backend.
-pub fn discover(launch: &(impl Fn(&str) -> Launch + Sync)) -> Discovery {
+/// The same, with the parts that have no devices.
+fn ask_parts(backend: &str, launch: &Launch) -> Result<(Vec<Found>, Vec<Missing>), Missing> {
+    let missing = |why| Missing { backend: backend.to_owned(), why };
+    let (devices, absent) = match Worker::probe(launch, PROBE_DEADLINE) {
+        Ok(Probe::Found(devices)) => (devices, Vec::new()),
+        Ok(Probe::FoundPart { devices, absent }) => (devices, absent),
+        Ok(Probe::Missing(why)) => return Err(missing(why)),
+        Err(e) => return Err(missing(e.to_string())),
+    };
+    let found = devices.into_iter().map(|info| Found { info, launch: launch.clone() }).collect();
+    Ok((found, absent.into_iter().map(missing).collect()))
+}
+
+/// Asks every source at once.
+pub fn discover(sources: &[Source]) -> Discovery {
     let answers: Vec<_> = thread::scope(|scope| {
-        let asked = backend::names().into_iter().map(|b| {
+        let asked = sources.iter().map(|s| {
             // Without a thread it is asked when its turn comes.
-            (b, thread::Builder::new().spawn_scoped(scope, move || ask(b, launch(b))).ok())
+            (s, thread::Builder::new().spawn_scoped(scope, || ask_parts(&s.name, &s.launch)).ok())
         });
         let asked: Vec<_> = asked.collect();
-        let answer = |(b, thread): (&'static str, Option<thread::ScopedJoinHandle<'_, _>>)| {
-            thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask(b, launch(b)))
+        let answer = |(s, thread): (_, Option<thread::ScopedJoinHandle<'_, _>>)| {
+            let s: &Source = s;
+            (s, thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask_parts(&s.name, &s.launch)))
         };
         asked.into_iter().map(answer).collect()
     });
     let mut discovery = Discovery::default();
-    for answer in answers {
+    for (source, answer) in answers {
         match answer {
-            Ok(found) => discovery.found.extend(found),
+            Ok((found, missing)) => {
+                discovery.found.extend(found);
+                discovery.missing.extend(missing);
+            }
+            Err(missing) if source.is_named => discovery.refused.push(missing),
             Err(missing) => discovery.missing.push(missing),
         }
     }
@@ -90,7 +128,8 @@ impl Discovery {
     /// One line: what there is, and why the rest is missing.
     fn describe(&self) -> String {
         let keys: Vec<&str> = self.found.iter().map(|f| f.info.key.as_str()).collect();
-        let missing: Vec<String> = self.missing.iter().map(|m| format!("{}: {}", m.backend, m.why)).collect();
+        let missing: Vec<String> =
+            self.missing.iter().chain(&self.refused).map(|m| format!("{}: {}", m.backend, m.why)).collect();
         let missing = if missing.is_empty() { String::new() } else { format!("; not found: {}", missing.join("; ")) };
         format!("found: {}{missing}", keys.join(", "))
     }

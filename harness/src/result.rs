@@ -188,18 +188,15 @@ impl CaseResult {
         self.gating && (bad_news || self.unexpected.is_some())
     }
 
-    /// What one bug's results have in common: op, type and shape class; verdict or check; what the
-    /// values have in common.
-    /// Written without spaces, so that `replay --like` takes it from a shell.
-    pub fn signature(&self) -> Option<String> {
+    /// What one bug's results have in common.
+    pub fn signature(&self) -> Option<Signature> {
         if !self.verdict.is_bad() {
             return None;
         }
+        let op = self.case.split('/').next().unwrap_or_default().to_owned();
         // A result read back from a file may name a case of another version.
-        let kind = self.case.parse::<Case>().map_or_else(
-            |_| self.case.split('/').next().unwrap_or_default().to_owned(),
-            |case| format!("{}:{}", case.group(), case.body().shape_class()),
-        );
+        let case = self.case.parse::<Case>();
+        let kind = case.map_or_else(|_| "?".to_owned(), |c| format!("{}:{}", c.body().group(), c.body().shape_class()));
         let first = self.failed_checks().next();
         let what = match (self.verdict, first) {
             // The same wrong number shows in one of three checks, depending on the data.
@@ -209,7 +206,24 @@ impl CaseResult {
         };
         let pattern = first.and_then(|c| c.failure()?.pattern.as_deref()).and_then(kind_of_pattern);
         let pattern = pattern.map(|p| format!(":{p}")).unwrap_or_default();
-        Some(format!("{kind}:{what}{pattern}"))
+        Some(Signature { op, kind, what: format!("{what}{pattern}") })
+    }
+}
+
+/// What one bug's results have in common. Its text has no spaces, so that `replay --like` takes it from a shell.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Signature {
+    /// The op.
+    pub op: String,
+    /// Type and shape class.
+    pub kind: String,
+    /// The verdict or the failed check, and what the wrong values have in common.
+    pub what: String,
+}
+
+impl fmt::Display for Signature {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:{}", self.op, self.kind, self.what)
     }
 }
 
@@ -240,15 +254,15 @@ mod tests {
 
     #[test]
     fn signatures_keep_what_one_bug_has_in_common() {
-        let signature = |pattern| failing(pattern).signature().unwrap();
+        let signature = |pattern| failing(pattern).signature().unwrap().to_string();
         assert_eq!(signature(None), "mul_mat_id/mxfp4:many-tokens:values");
         assert_eq!(signature(Some("one row (63)")), signature(None));
         let scaled = signature(Some("two tokens (0, 1), all scaled by 1.0200"));
         assert_eq!(scaled, "mul_mat_id/mxfp4:many-tokens:values:all-scaled-by");
         let crash = CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Crash, None);
-        assert_eq!(crash.signature().unwrap(), "argsort/asc:short-rows:crash");
+        assert_eq!(crash.signature().unwrap().to_string(), "argsort/asc:short-rows:crash");
         let unknown = CaseResult::bare("new_op/c=3/data=ties/v1-1", "cpu", Verdict::Crash, None);
-        assert_eq!(unknown.signature().unwrap(), "new_op:crash");
+        assert_eq!(unknown.signature().unwrap().to_string(), "new_op/?:crash");
         assert_eq!(CaseResult::bare("a/b/c/d", "cpu", Verdict::Pass, None).signature(), None);
     }
 

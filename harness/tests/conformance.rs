@@ -6,7 +6,7 @@
 //! `CONFORM_DEVICE`, `CONFORM_REQUIRE`.
 
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use conform_cases::case::{Case, OPS};
 use conform_cases::profile::Profile;
@@ -61,9 +61,9 @@ fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, default: T)
 }
 
 fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
-    let required = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
+    let is_required = required()?.iter().any(|r| r == slot.name);
     let absent = |why: String| {
-        if required.split(',').any(|r| r == slot.name) {
+        if is_required {
             return Err(Failed::from(format!("{} is required here: {why}", slot.name)));
         }
         Ok(Completion::ignored_with(why))
@@ -79,9 +79,33 @@ fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
     }
     let devices: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
     if devices.is_empty() {
-        return Ok(Completion::ignored_with(format!("CONFORM_DEVICE={wanted} selects none of it")));
+        return absent(format!("CONFORM_DEVICE={wanted} selects none of it"));
     }
     judge(devices, group)
+}
+
+/// The slots that must have a device here. A name that is none would require nothing, unseen.
+fn required() -> Result<Vec<String>, Failed> {
+    let text = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
+    let names: Vec<String> = text.split(',').map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).collect();
+    match names.iter().find(|n| SLOTS.iter().all(|s| s.name != **n)) {
+        Some(unknown) => {
+            let known: Vec<&str> = SLOTS.iter().map(|s| s.name).collect();
+            Err(format!("CONFORM_REQUIRE: '{unknown}' is no slot; known: {}", known.join(", ")).into())
+        }
+        None => Ok(names),
+    }
+}
+
+/// The seed of the trials: given, or fresh for profile random and printed, else the fixed one.
+fn seed(profile: Profile) -> Result<u64, Failed> {
+    static FRESH: OnceLock<u64> = OnceLock::new();
+    if profile == Profile::Random && std::env::var_os("CONFORM_SEED").is_none() {
+        let fresh = *FRESH.get_or_init(|| u64::from(rand::random::<u32>()));
+        eprintln!("CONFORM_SEED={fresh}");
+        return Ok(fresh);
+    }
+    setting("CONFORM_SEED", Profile::FIXED_SEED)
 }
 
 /// The devices of a backend, asked for once per process.
@@ -94,7 +118,7 @@ fn devices(backend: &str) -> Result<Vec<Found>, String> {
 
 fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
     let profile: Profile = setting("CONFORM_PROFILE", Profile::Smoke)?;
-    let seed = setting("CONFORM_SEED", Profile::FIXED_SEED)?;
+    let seed = seed(profile)?;
     let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
     let (send, events) = mpsc::channel();
     run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send)?;

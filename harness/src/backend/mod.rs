@@ -4,6 +4,7 @@
 
 pub mod cpu;
 pub mod fake;
+pub mod ggml;
 pub mod opencl;
 
 use std::collections::BTreeMap;
@@ -25,9 +26,13 @@ pub trait Driver: Sync {
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
 }
 
-/// Every driver of this build. Naming them loads none; `fake` is there only for a process that was asked to have it.
+/// Every driver of this build. Naming them loads none; `ggml` and `fake` are there only for a process that was asked to
+/// have them.
 pub fn drivers() -> Vec<&'static dyn Driver> {
     let mut drivers: Vec<&'static dyn Driver> = vec![&cpu::CpuDriver, &opencl::OpenCl];
+    if ggml::GgmlDriver::is_wanted() {
+        drivers.push(&ggml::GgmlDriver);
+    }
     if fake::Fake::is_wanted() {
         drivers.push(&fake::DRIVER);
     }
@@ -45,6 +50,13 @@ pub fn names() -> Vec<&'static str> {
 pub enum Probe {
     /// At least one device.
     Found(Vec<DeviceInfo>),
+    /// At least one device, and parts of the backend that could have had some.
+    FoundPart {
+        /// The devices.
+        devices: Vec<DeviceInfo>,
+        /// Why there are not more: one line for each part.
+        absent: Vec<String>,
+    },
     /// Nothing, and why: one line.
     Missing(String),
 }

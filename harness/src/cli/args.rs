@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args as ClapArgs, Parser, Subcommand};
 use conform_cases::profile::Profile;
 
+use crate::backend::ggml::Build;
 use crate::select::Shard;
 
 /// Conformance tests for GPU inference backends.
@@ -30,8 +31,18 @@ pub(super) enum Command {
     Replay(Replay),
 }
 
+/// Where to look for devices, beside the backends that are found by themselves.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Sources {
+    /// Folder with the libraries of a ggml build, and the name it goes by [default: the folder's]; may be repeated
+    #[arg(long, value_name = "[NAME=]DIR")]
+    pub(super) ggml: Vec<Build>,
+}
+
 #[derive(Debug, ClapArgs)]
 pub(super) struct Devices {
+    #[command(flatten)]
+    pub(super) sources: Sources,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -93,6 +104,8 @@ pub(super) struct Run {
     /// Devices to run on, as globs over their keys [default: all that are found]
     #[arg(long, value_name = "GLOB")]
     pub(super) device: Vec<String>,
+    #[command(flatten)]
+    pub(super) sources: Sources,
     /// Start no new case after this time; profile random then draws without end
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) time: Option<Duration>,
@@ -123,6 +136,8 @@ pub(super) struct Replay {
     /// The devices, as a glob over their keys
     #[arg(long, value_name = "GLOB")]
     pub(super) device: String,
+    #[command(flatten)]
+    pub(super) sources: Sources,
     /// Only a failure with this signature counts as bad; another one can't be judged
     #[arg(long, value_name = "SIGNATURE")]
     pub(super) like: Option<String>,

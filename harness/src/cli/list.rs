@@ -49,6 +49,9 @@ pub(super) fn select(s: &Selection) -> Result<Selected, String> {
     }
     if let Some(at) = used.iter().position(|u| !u) {
         let text = filters[at].text();
+        if text.parse::<Case>().is_ok() {
+            return Err(format!("profile {} does not hold {text}; run it with `conform replay`", s.profile));
+        }
         return Err(format!(
             "filter '{text}' selects none of the {total} cases of profile {}; see `conform list --profile {}`",
             s.profile, s.profile

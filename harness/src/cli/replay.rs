@@ -16,7 +16,8 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     let cases = args.cases.iter().map(|id| id.parse::<Case>().map_err(|e| e.to_string()));
     let cases = cases.collect::<Result<Vec<_>, _>>()?;
     let glob = device_glob(&args.device).map_err(|e| format!("--device: {e}"))?;
-    let found = match devices::find()?.select(&[glob]) {
+    let discovery = devices::find(&args.sources)?;
+    let found = match discovery.select(&[glob]) {
         Ok(found) => found,
         Err(why) => {
             note(&format!("conform: --device: {why}"));
@@ -27,7 +28,7 @@ pub(super) fn replay(args: &Replay) -> Outcome {
     let (send, events) = mpsc::channel();
     run(&settings, found, cases.into_iter(), &send)?;
     drop(send);
-    let (mut results, mut wedged, mut missing) = (Vec::new(), false, false);
+    let (mut results, mut wedged, mut missing) = (Vec::new(), false, !discovery.refused.is_empty());
     for event in events {
         match event {
             Event::Result(result) => results.push(*result),
@@ -69,7 +70,7 @@ fn exit(results: &[CaseResult], wedged: bool, missing: bool, like: Option<&str>)
         return Exit::ReplayWedged;
     }
     let bad = |r: &&CaseResult| r.verdict.is_bad();
-    let this_failure = |r: &CaseResult| like.is_none_or(|like| r.signature().as_deref() == Some(like));
+    let this_failure = |r: &CaseResult| like.is_none_or(|like| r.signature().is_some_and(|s| s.to_string() == like));
     let unjudged = |r: &CaseResult| matches!(r.verdict, Verdict::Unsupported | Verdict::Inconclusive);
     if results.iter().filter(bad).any(this_failure) {
         Exit::Unexpected

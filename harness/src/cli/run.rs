@@ -33,7 +33,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     let expectations = args.expect.iter().map(|file| expect::read(file)).collect::<Result<Vec<_>, _>>();
     let expectations = expectations.map_err(|e| format!("--expect: {e}"))?.concat();
     let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
-    let discovery = devices::find()?;
+    let discovery = devices::find(&args.sources)?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
     let infos = found.iter().map(|f| &f.info).collect();
@@ -83,7 +83,13 @@ pub(super) fn run(args: &Run) -> Outcome {
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
     let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
-    match (exit(&summary, &globs), listener.error.or(said.err()).or(none_drawn)) {
+    let exit = match exit(&summary, &globs) {
+        Exit::Wedged => Exit::Wedged,
+        // The rest was run all the same.
+        _ if !discovery.refused.is_empty() => Exit::Usage,
+        exit => exit,
+    };
+    match (exit, listener.error.or(said.err()).or(none_drawn)) {
         (exit, None) => Ok(exit),
         // That a device is wedged outranks that nobody could be told of the rest.
         (Exit::Wedged, Some(why)) => {
@@ -121,7 +127,7 @@ fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, s
     let profile = args.selection.profile;
     let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", found.len())];
     lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, short(&f.info.driver))));
-    lines.extend(all.missing.iter().map(|m| format!("  no {}: {}", m.backend, m.why)));
+    lines.extend(all.missing.iter().chain(&all.refused).map(|m| format!("  no {}: {}", m.backend, m.why)));
     lines.join("\n") + "\n"
 }
 

@@ -1,6 +1,6 @@
 //! Counting results by device and op, and bugs by signature.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use conform_cases::case::Case;
@@ -11,6 +11,9 @@ use super::seconds;
 use crate::discover::Found;
 use crate::expect::Expectation;
 use crate::result::{CaseResult, Times, Verdict};
+
+/// Reasons for `unsupported` that are printed for one device and op.
+const REASONS: usize = 4;
 
 /// Counts of one device and op.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,7 +26,9 @@ pub struct Tally {
     pub times: Times,
     /// By precision model.
     pub models: BTreeMap<String, ModelTally>,
-    /// Checks that were not possible, with the reason, by how often.
+    /// Why cases are unsupported, by how often.
+    pub unsupported: BTreeMap<String, u64>,
+    /// Checks that did not apply or were not possible, with the reason, by how often.
     pub not_possible: BTreeMap<String, u64>,
 }
 
@@ -50,6 +55,8 @@ pub struct ModelTally {
 pub struct Group {
     /// How many cases.
     pub count: u64,
+    /// Types and shape classes that show it.
+    pub kinds: BTreeSet<String>,
     /// The cheapest of them.
     pub smallest: String,
     #[serde(skip)]
@@ -97,7 +104,7 @@ pub struct LostDevice {
 pub struct Summary {
     /// By device, then op.
     pub devices: BTreeMap<String, BTreeMap<String, Tally>>,
-    /// Bad results that nobody expected, by device, then signature.
+    /// Bad results that nobody expected, by device, then by what they have in common across types and shapes.
     pub groups: BTreeMap<String, BTreeMap<String, Group>>,
     /// Devices that were lost.
     pub lost: Vec<LostDevice>,
@@ -142,7 +149,14 @@ impl Summary {
         let Some(signature) = r.signature() else { return surprises };
         let cost = r.case.parse::<Case>().map_or(u64::MAX, |c| c.body().cost().operations);
         let groups = self.groups.entry(r.device.clone()).or_default();
-        let group = groups.entry(signature).or_insert_with(|| Group { count: 0, smallest: r.case.clone(), cost });
+        let bug = format!("{} {}", signature.op, signature.what);
+        let group = groups.entry(bug).or_insert_with(|| Group {
+            count: 0,
+            kinds: BTreeSet::new(),
+            smallest: r.case.clone(),
+            cost,
+        });
+        group.kinds.insert(signature.kind);
         group.count += 1;
         if cost < group.cost {
             (group.smallest, group.cost) = (r.case.clone(), cost);
@@ -231,7 +245,7 @@ impl Summary {
             }
         }
         if !by_reason.is_empty() {
-            push(text, format_args!("\nchecks that were not possible\n"));
+            push(text, format_args!("\nchecks that did not apply or were not possible\n"));
         }
         for ((op, what, count), devices) in by_reason {
             push(text, format_args!("  {count:>6} × {op} {what}, on {}\n", devices.join(", ")));
@@ -280,8 +294,22 @@ impl Summary {
             push(text, format_args!("\n{}: {}\n", if lost.wedged { "WEDGED" } else { "unavailable" }, lost.why));
         }
         for (device, groups) in &self.groups {
-            for (signature, g) in groups {
-                push(text, format_args!("\n{} × {signature} on {device}\n  smallest: {}\n", g.count, g.smallest));
+            let mut groups: Vec<_> = groups.iter().collect();
+            groups.sort_by_key(|(_, g)| std::cmp::Reverse(g.count));
+            for (bug, g) in groups {
+                let kinds: Vec<&str> = g.kinds.iter().map(String::as_str).collect();
+                push(text, format_args!("\n{} × {bug} on {device}\n", g.count));
+                push(text, format_args!("  seen in   {}\n", kinds.join(", ")));
+                push(text, format_args!("  smallest  conform replay {} --device {device}\n", g.smallest));
+            }
+        }
+        for (device, op, t) in self.tallies() {
+            for (why, count) in t.unsupported.iter().take(REASONS) {
+                push(text, format_args!("\n{count} × {op} unsupported on {device}: {why}\n"));
+            }
+            let more = t.unsupported.len().saturating_sub(REASONS);
+            if more > 0 {
+                push(text, format_args!("  and {more} more reasons\n"));
             }
         }
         text.push('\n');
@@ -322,6 +350,9 @@ impl Tally {
         sum.compute += add.compute;
         sum.read += add.read;
         sum.judge += add.judge;
+        if r.verdict == Verdict::Unsupported {
+            *self.unsupported.entry(r.why.clone().unwrap_or_default()).or_default() += 1;
+        }
         if let Some(m) = &r.metrics {
             let model = self.models.entry(m.model.clone()).or_default();
             model.cases += 1;
@@ -356,10 +387,10 @@ mod tests {
         s.add(&CaseResult::bare("argsort/c=3/data=ties/v1-1", "cpu", Verdict::Pass, None));
         assert_eq!(s.unexpected, 3);
         assert_eq!(s.judged("cpu"), 4);
-        let group = &s.groups["cpu"]["mul_mat_id/f32:many-tokens:values"];
+        let group = &s.groups["cpu"]["mul_mat_id values"];
         assert_eq!(group.count, 3);
         assert!(group.smallest.contains(",n=3,"));
         let text = s.text();
-        assert!(text.contains("3 × mul_mat_id/f32:many-tokens:values"), "{text}");
+        assert!(text.contains("3 × mul_mat_id values on cpu"), "{text}");
     }
 }

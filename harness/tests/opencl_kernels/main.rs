@@ -18,7 +18,7 @@ const POISON: u32 = 0xFFFF_FFFF;
 
 fn device() -> Option<Box<dyn Device>> {
     match OpenCl.probe() {
-        Probe::Found(devices) => Some(OpenCl.open(&devices[0].key).unwrap()),
+        Probe::Found(devices) | Probe::FoundPart { devices, .. } => Some(OpenCl.open(&devices[0].key).unwrap()),
         Probe::Missing(why) => {
             let required = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
             assert!(!required.contains("opencl"), "OpenCL is required: {why}");
@@ -107,7 +107,7 @@ impl Spec {
                 let parts = Parts {
                     scale,
                     min: half::f16::from_f32(0.5 - unit * 3.0).to_bits(),
-                    sub_scales: std::array::from_fn(|i| byte(i)),
+                    sub_scales: std::array::from_fn(byte),
                     sub_mins: std::array::from_fn(|i| byte(16 + i)),
                     codes: std::array::from_fn(|i| byte(32 + i) & mask as u8),
                 };

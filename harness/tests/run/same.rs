@@ -29,7 +29,7 @@ fn runs_with_one_seed_are_equal_and_list_knows_their_cases() {
 #[test]
 fn replay_reproduces_what_was_recorded() {
     let rules = "swap-tokens";
-    let recorded = run_on("fake-0", rules, &["mul_mat_id/w=f16", "--jobs", "2"]);
+    let recorded = run_on("fake-0", rules, &["mul_mat_id/w=q4", "--jobs", "2"]);
     assert!(recorded.iter().any(CaseResult::is_unexpected) && !recorded.iter().all(CaseResult::is_unexpected));
     let ids = recorded.iter().map(|r| r.case.as_str());
     let replay = conform(["replay", "--json", "--device", "fake-0"].into_iter().chain(ids)).fake(rules).end().with(1);
@@ -49,7 +49,7 @@ fn replay_of_another_failure_blames_nobody() {
     let bad = recorded.iter().find(|r| r.is_unexpected()).unwrap();
     let replay =
         |like: &str| conform(["replay", &bad.case, "--device", "fake-0", "--like", like]).fake("zeros").end().code;
-    assert_eq!(replay(&bad.signature().unwrap()), Some(1));
+    assert_eq!(replay(&bad.signature().unwrap().to_string()), Some(1));
     assert_eq!(replay("mul_mat_id/w=f16:written"), Some(125));
     let other = |rules: &str| conform(["replay", &bad.case, "--device", "fake-0"]).fake(rules).end().code;
     assert_eq!(other(""), Some(0));

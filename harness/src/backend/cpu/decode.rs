@@ -59,7 +59,7 @@ fn four_bits(nibbles: &[u8], k0: usize) -> [i32; TILE_K] {
 fn five_bits(codes: &[u8], k0: usize) -> [i32; TILE_K] {
     let fifth = u32::from_le_bytes([codes[0], codes[1], codes[2], codes[3]]) >> (k0 % 32);
     let low = four_bits(&codes[4..], k0);
-    std::array::from_fn(|i| low[i] | (fifth >> i & 1) as i32 * 16)
+    std::array::from_fn(|i| low[i] + 16 * (fifth >> i & 1) as i32)
 }
 
 #[inline(always)]

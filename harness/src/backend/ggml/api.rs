@@ -1,0 +1,187 @@
+//! ggml's functions as this driver calls them: opaque pointers, and no struct of ggml's but one.
+//!
+//! The signatures have not changed from early 2025 (b4753) to ggml 0.26. What
+//! came or went in that time is optional here and looked for by name.
+
+// Function pointers are taken from a library by name, and their types are promises of this file.
+#![allow(unsafe_code)]
+
+use std::ffi::{c_char, c_int, c_void};
+
+use libloading::os::unix::Library;
+
+use super::log;
+
+/// An opaque type of ggml's.
+macro_rules! opaque {
+    ($($(#[$doc:meta])* $name:ident;)*) => {$(
+        $(#[$doc])*
+        #[repr(C)]
+        pub(super) struct $name {
+            _opaque: [u8; 0],
+        }
+    )*};
+}
+
+opaque! {
+    /// Memory for the descriptions of tensors: `ggml_context`.
+    RawContext;
+    /// `ggml_tensor`.
+    Tensor;
+    /// `ggml_cgraph`.
+    RawGraph;
+    /// A backend in the registry: `ggml_backend_reg`.
+    Reg;
+    /// `ggml_backend_device`.
+    Dev;
+    /// An open device: `ggml_backend`.
+    RawBackend;
+    /// `ggml_backend_buffer_type`.
+    BufferType;
+    /// `ggml_backend_buffer`.
+    RawBuffer;
+}
+
+/// `ggml_init_params`, passed by value.
+#[repr(C)]
+pub(super) struct InitParams {
+    pub(super) mem_size: usize,
+    pub(super) mem_buffer: *mut c_void,
+    pub(super) no_alloc: bool,
+}
+
+/// `ggml_backend_feature`: a name and a value, both strings.
+#[repr(C)]
+pub(super) struct Feature {
+    pub(super) name: *const c_char,
+    pub(super) value: *const c_char,
+}
+
+/// `GGML_BACKEND_BUFFER_USAGE_WEIGHTS`.
+pub(super) const USAGE_WEIGHTS: c_int = 1;
+
+/// `GGML_BACKEND_DEVICE_TYPE_CPU`; the numbers above it have moved.
+pub(super) const DEVICE_TYPE_CPU: c_int = 0;
+
+/// Declares a table of functions, each under its own name, and how to fill it from a library.
+macro_rules! functions {
+    (
+        $(#[$doc:meta])*
+        $table:ident;
+        required { $($must:ident($($arg:ty),*) $(-> $ret:ty)?;)* }
+        optional { $($may:ident($($oarg:ty),*) $(-> $oret:ty)?;)* }
+    ) => {
+        $(#[$doc])*
+        pub(super) struct $table {
+            $(pub(super) $must: unsafe extern "C" fn($($arg),*) $(-> $ret)?,)*
+            $(pub(super) $may: Option<unsafe extern "C" fn($($oarg),*) $(-> $oret)?>,)*
+        }
+
+        impl $table {
+            /// Looks every function up; the error names the first one that is missing.
+            ///
+            /// # Safety
+            /// The library must be ggml's, so that the names mean these types, and must never be unloaded.
+            pub(super) unsafe fn resolve(library: &Library) -> Result<Self, String> {
+                $(
+                    // SAFETY: by the caller's promise the symbol is the function of that name in ggml, whose type
+                    // is the one written in this file.
+                    let $must = unsafe { library.get(stringify!($must)) };
+                    let $must = *$must.map_err(|_| concat!("has no function ", stringify!($must)).to_owned())?;
+                )*
+                $(
+                    // SAFETY: as above.
+                    let $may = unsafe { library.get(stringify!($may)) }.ok().map(|f| *f);
+                )*
+                Ok($table { $($must,)* $($may,)* })
+            }
+        }
+    };
+}
+
+functions! {
+    /// Functions of libggml-base.
+    Base;
+    required {
+        ggml_log_set(unsafe extern "C" fn(c_int, *const c_char, *mut c_void), *mut c_void);
+        ggml_type_name(c_int) -> *const c_char;
+        ggml_blck_size(c_int) -> i64;
+        ggml_row_size(c_int, i64) -> usize;
+        ggml_tensor_overhead() -> usize;
+        ggml_graph_overhead() -> usize;
+        ggml_init(InitParams) -> *mut RawContext;
+        ggml_free(*mut RawContext);
+        ggml_new_tensor_4d(*mut RawContext, c_int, i64, i64, i64, i64) -> *mut Tensor;
+        ggml_view_4d(*mut RawContext, *mut Tensor, i64, i64, i64, i64, usize, usize, usize, usize) -> *mut Tensor;
+        ggml_set_name(*mut Tensor, *const c_char) -> *mut Tensor;
+        ggml_mul_mat_id(*mut RawContext, *mut Tensor, *mut Tensor, *mut Tensor) -> *mut Tensor;
+        ggml_argsort(*mut RawContext, *mut Tensor, c_int) -> *mut Tensor;
+        ggml_nbytes(*const Tensor) -> usize;
+        ggml_new_graph(*mut RawContext) -> *mut RawGraph;
+        ggml_build_forward_expand(*mut RawGraph, *mut Tensor);
+        ggml_graph_add_node(*mut RawGraph, *mut Tensor);
+        ggml_backend_reg_name(*mut Reg) -> *const c_char;
+        ggml_backend_reg_dev_count(*mut Reg) -> usize;
+        ggml_backend_reg_dev_get(*mut Reg, usize) -> *mut Dev;
+        ggml_backend_reg_get_proc_address(*mut Reg, *const c_char) -> *mut c_void;
+        ggml_backend_dev_name(*mut Dev) -> *const c_char;
+        ggml_backend_dev_description(*mut Dev) -> *const c_char;
+        ggml_backend_dev_memory(*mut Dev, *mut usize, *mut usize);
+        ggml_backend_dev_type(*mut Dev) -> c_int;
+        ggml_backend_dev_init(*mut Dev, *const c_char) -> *mut RawBackend;
+        ggml_backend_dev_buffer_type(*mut Dev) -> *mut BufferType;
+        ggml_backend_dev_supports_op(*mut Dev, *const Tensor) -> bool;
+        ggml_backend_free(*mut RawBackend);
+        ggml_backend_graph_compute(*mut RawBackend, *mut RawGraph) -> c_int;
+        ggml_backend_buft_name(*mut BufferType) -> *const c_char;
+        ggml_backend_buft_get_max_size(*mut BufferType) -> usize;
+        ggml_backend_alloc_ctx_tensors_from_buft(*mut RawContext, *mut BufferType) -> *mut RawBuffer;
+        ggml_backend_buffer_free(*mut RawBuffer);
+        ggml_backend_buffer_set_usage(*mut RawBuffer, c_int);
+        ggml_backend_tensor_set(*mut Tensor, *const c_void, usize, usize);
+        ggml_backend_tensor_get(*const Tensor, *mut c_void, usize, usize);
+    }
+    optional {
+        ggml_version() -> *const c_char;
+        ggml_commit() -> *const c_char;
+    }
+}
+
+functions! {
+    /// Functions of libggml.
+    Core;
+    required {
+        ggml_backend_reg_count() -> usize;
+        ggml_backend_reg_get(usize) -> *mut Reg;
+        ggml_backend_load(*const c_char) -> *mut Reg;
+    }
+    optional {
+    }
+}
+
+functions! {
+    /// Functions of a library that holds one backend; the first makes it one that can be loaded by itself.
+    ModuleApi;
+    required {}
+    optional {
+        ggml_backend_init() -> *mut Reg;
+        ggml_backend_score() -> c_int;
+    }
+}
+
+/// By `ggml_backend_reg_get_proc_address`, `ggml_backend_set_n_threads`.
+pub(super) type SetThreads = unsafe extern "C" fn(*mut RawBackend, c_int);
+
+/// By the same, `ggml_backend_dev_get_extra_bufts`: a list that ends with a null pointer.
+pub(super) type ExtraBufferTypes = unsafe extern "C" fn(*mut Dev) -> *mut *mut BufferType;
+
+/// By the same, `ggml_backend_get_features`: a list that ends with a null name.
+pub(super) type GetFeatures = unsafe extern "C" fn(*mut Reg) -> *const Feature;
+
+impl Base {
+    /// Sends ggml's log to ours.
+    pub(super) fn take_log(&self) {
+        // SAFETY: the callback keeps to ggml's contract and lives as long as the program.
+        unsafe { (self.ggml_log_set)(log::on_message, std::ptr::null_mut()) };
+    }
+}

@@ -1,0 +1,155 @@
+//! A plan on a device: its tensors in device memory, its steps as operations.
+//!
+//! Weights lie in a buffer of their own, because some types of buffer change
+//! their layout. A step's result is the output's allocation itself: ggml's
+//! operations have results of their own and cannot write into a view.
+
+use std::ffi::c_int;
+use std::ops::Range;
+
+use conform_cases::plan::{Order, Plan, Role, Step};
+
+use super::api::{BufferType, Tensor};
+use super::catalogue::Handle;
+use super::library::Ggml;
+use super::memory::{Buffer, Context, Graph};
+use super::types;
+use crate::backend::{DeviceError, LoadError};
+
+/// The default number of nodes of a graph: more steps need more than one.
+const MOST_STEPS: usize = 1024;
+
+/// A loaded plan. Fields are dropped in this order: what refers to something else goes first.
+pub(super) struct Loaded {
+    /// The graph of the steps that ran last.
+    graph: Option<(Range<usize>, Graph)>,
+    _buffers: Vec<Buffer>,
+    /// The allocation of each tensor of the plan.
+    pub(super) tensors: Vec<*mut Tensor>,
+    /// The operation of each step.
+    pub(super) ops: Vec<*mut Tensor>,
+    /// Views before what they look into.
+    _contexts: [Context; 2],
+    pub(super) plan: Plan,
+}
+
+impl Loaded {
+    /// Allocates tensors and builds operations, without asking whether the device supports them.
+    pub(super) fn new(
+        ggml: &'static Ggml,
+        handle: &Handle,
+        usual: *mut BufferType,
+        plan: &Plan,
+    ) -> Result<Self, LoadError> {
+        if plan.steps.len() > MOST_STEPS {
+            let steps = plan.steps.len();
+            return Err(LoadError::Unsupported(format!("{steps} steps, a graph has room for {MOST_STEPS}")));
+        }
+        if handle.packed.is_some() && !plan.tensors.iter().any(|t| t.role == Role::Weights) {
+            let why = "the plan has no weights, and only they lie in this type of buffer: see the device without it";
+            return Err(LoadError::Unsupported(why.to_owned()));
+        }
+        let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
+        let numbers: Vec<c_int> = numbers.collect::<Result<_, _>>()?;
+        let mut tensors = vec![std::ptr::null_mut(); plan.tensors.len()];
+        let bytes = |role: &[Role]| {
+            plan.tensors.iter().filter(|t| role.contains(&t.role)).map(conform_cases::plan::Tensor::parent_bytes).sum()
+        };
+
+        let weights = Context::of_tensors(ggml, plan.tensors.len())?;
+        for (i, t) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Weights) {
+            if handle.packed.is_some() && !t.is_contiguous() {
+                let why =
+                    format!("'{}' is a view, and this type of buffer has its own layout of whole tensors", t.name);
+                return Err(LoadError::Unsupported(why));
+            }
+            tensors[i] = weights.tensor(t, numbers[i]);
+        }
+        let mut buffers = Vec::new();
+        if bytes(&[Role::Weights]) > 0 {
+            let buffer = weights.allocate(handle.dev, handle.packed.unwrap_or(usual), bytes(&[Role::Weights]))?;
+            buffer.holds_weights();
+            buffers.push(buffer);
+        }
+
+        let rest = Context::of_tensors(ggml, plan.tensors.len() + 4 * plan.steps.len())?;
+        for (i, t) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Input) {
+            tensors[i] = rest.tensor(t, numbers[i]);
+        }
+        let mut ops = Vec::with_capacity(plan.steps.len());
+        for (at, step) in plan.steps.iter().enumerate() {
+            let op = Operation::of(plan, at, step)?;
+            let source = |i: usize| match tensors[i] {
+                raw if raw.is_null() => {
+                    Err(DeviceError(format!("step {at} reads '{}' before it is written", plan.tensors[i].name)))
+                }
+                raw => Ok(rest.view(&plan.tensors[i], raw)),
+            };
+            let raw = match *step {
+                Step::MulMatId { weights, x, ids, .. } => rest.mul_mat_id(source(weights)?, source(x)?, source(ids)?),
+                Step::Argsort { x, order, .. } => rest.argsort(source(x)?, c_int::from(order == Order::Desc)),
+                // Old builds answer with a view of a whole argsort, which nothing here can read yet.
+                Step::TopK { .. } => return Err(LoadError::Unsupported("top_k is not handed to ggml yet".to_owned())),
+            };
+            let target = &plan.tensors[op.out];
+            if rest.bytes(raw) != target.parent_bytes() {
+                let (has, wanted) = (rest.bytes(raw), target.parent_bytes());
+                return Err(DeviceError(format!("'{}' has {has} bytes in ggml, not {wanted}", target.name)).into());
+            }
+            rest.name(raw, &target.name);
+            tensors[op.out] = raw;
+            ops.push(raw);
+        }
+        buffers.push(rest.allocate(handle.dev, usual, bytes(&[Role::Input, Role::Output]))?);
+        if let Some(i) = tensors.iter().position(|t| t.is_null()) {
+            return Err(DeviceError(format!("no step writes '{}'", plan.tensors[i].name)).into());
+        }
+        Ok(Loaded { graph: None, _buffers: buffers, tensors, ops, _contexts: [rest, weights], plan: plan.clone() })
+    }
+
+    /// The graph of a range of steps.
+    pub(super) fn graph(&mut self, ggml: &'static Ggml, steps: Range<usize>) -> Result<&Graph, DeviceError> {
+        let ops = self.ops.get(steps.clone());
+        let ops = ops.ok_or_else(|| DeviceError(format!("steps {steps:?} of a plan of {}", self.ops.len())))?;
+        let graph = match self.graph.take() {
+            Some((of, graph)) if of == steps => graph,
+            _ if ops.len() == self.ops.len() => Graph::whole(ggml, ops)?,
+            _ => Graph::part(ggml, ops)?,
+        };
+        Ok(&self.graph.insert((steps, graph)).1)
+    }
+}
+
+/// What a step writes.
+struct Operation {
+    out: usize,
+}
+
+impl Operation {
+    /// Looks at what ggml would assert, and so end the process for: plans are checked where they are made, and a
+    /// foreign parent gets an answer.
+    fn of(plan: &Plan, at: usize, step: &Step) -> Result<Self, LoadError> {
+        let shape = |i: usize| plan.tensors[i].shape;
+        let (fits, out, wanted) = match *step {
+            Step::MulMatId { weights, x, ids, out } => {
+                let ([k, m, _, w3], [xk, b, n, x3], [used, tokens, i2, i3]) = (shape(weights), shape(x), shape(ids));
+                let ones = [w3, x3, i2, i3] == [1; 4];
+                (ones && k == xk && n == tokens && b > 0 && used % b == 0, out, [m, used, n, 1])
+            }
+            Step::Argsort { x, out, .. } => (true, out, shape(x)),
+            Step::TopK { x, out } => {
+                let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
+                ((1..=cols).contains(&k), out, [k, r1, r2, r3])
+            }
+        };
+        let target = &plan.tensors[out];
+        if !fits || target.shape != wanted || target.role != Role::Output {
+            return Err(DeviceError(format!("the shapes of step {at} do not fit together")).into());
+        }
+        if !target.is_contiguous() {
+            let why = format!("'{}' is a view: ggml's operations have results of their own", target.name);
+            return Err(LoadError::Unsupported(why));
+        }
+        Ok(Operation { out })
+    }
+}
