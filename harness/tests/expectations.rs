@@ -66,7 +66,10 @@ fn a_known_failure_is_counted_and_does_not_fail_the_run() {
     let expected = run.results.iter().filter(|r| r.expected.is_some()).count();
     assert!(expected > 0 && run.results.iter().all(|r| r.expected.is_some() == r.verdict.is_bad()), "{text}");
     assert!(text.contains(&format!("{expected} expected and 0 unexpected results")), "{text}");
-    assert!(text.contains(&format!("{expected} × fail of 'values': the fake driver was told to scale")), "{text}");
+    assert!(
+        text.contains(&format!("{expected} × fail of 'values', 'scale', 'bias': the fake driver was told to scale")),
+        "{text}"
+    );
     assert!(!text.contains("FAIL on"), "what is known is not described: {text}");
 }
 

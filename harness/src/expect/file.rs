@@ -43,23 +43,24 @@ fn syntax(name: &str, text: &str, e: &toml::de::Error) -> String {
 fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
     let Value::Table(mut left) = entry else { return Err("is no table; write [[expect]]".to_owned()) };
     const KNOWN: &str = "device, case, verdict, check, reason, link";
-    let mut take = |key: &str| match left.remove(key) {
-        None => Ok(None),
-        Some(Value::String(text)) if !text.trim().is_empty() => Ok(Some(text)),
-        Some(Value::String(_)) => Err(format!("key '{key}' is empty")),
-        Some(other) => Err(format!("key '{key}' is of type {}, not a string", other.type_str())),
+    let checks = match left.remove("check") {
+        None => Vec::new(),
+        Some(Value::Array(names)) if !names.is_empty() => {
+            names.into_iter().map(|name| string("check", name)).collect::<Result<_, _>>()?
+        }
+        Some(name) => vec![string("check", name)?],
     };
+    let mut take = |key: &str| left.remove(key).map(|value| string(key, value)).transpose();
     let needed = |key: &str, value: Option<String>| value.ok_or_else(|| format!("key '{key}' is missing"));
     let device = needed("device", take("device")?)?;
     let case = needed("case", take("case")?)?;
     let verdict = verdict(&needed("verdict", take("verdict")?)?)?;
-    let check = take("check")?;
     let reason = needed("reason", take("reason")?)?;
     let link = take("link")?;
     if let Some(key) = left.keys().next() {
         return Err(format!("unknown key '{key}'; known here: {KNOWN}"));
     }
-    if check.is_some() && !matches!(verdict, Verdict::Fail | Verdict::Flaky) {
+    if !checks.is_empty() && !matches!(verdict, Verdict::Fail | Verdict::Flaky) {
         return Err(format!("key 'check' has no meaning where the verdict is '{verdict}': no check fails there"));
     }
     Ok(Expectation {
@@ -67,10 +68,19 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
         device: device_glob(&device).map_err(|e| format!("key 'device': {e}"))?,
         case: Filter::new(&case).map_err(|e| format!("key 'case': {e}"))?,
         verdict,
-        check,
+        checks,
         reason,
         link,
     })
+}
+
+/// The text of a key.
+fn string(key: &str, value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => Ok(text),
+        Value::String(_) => Err(format!("key '{key}' is empty")),
+        other => Err(format!("key '{key}' is of type {}, not a string", other.type_str())),
+    }
 }
 
 /// A verdict that can be expected.
@@ -107,12 +117,20 @@ mod tests {
             case = "*w=q8_0*"
             verdict = "crash"
             reason = "divides by zero"
+
+            [[expect]]
+            device = "cpu"
+            case = "mul_mat_id"
+            verdict = "fail"
+            check = ["values", "scale"]
+            reason = "a factor is missing"
         "#;
         let read = parse("e.toml", text).unwrap();
-        assert_eq!(read.len(), 2);
+        assert_eq!(read.len(), 3);
         assert_eq!((&*read[0].place, read[0].outcome()), ("e.toml, entry 1", "fail of 'order'".to_owned()));
         assert_eq!(read[0].link.as_deref(), Some("https://example.org/1"));
-        assert_eq!((&*read[1].reason, read[1].verdict, &read[1].check), ("divides by zero", Verdict::Crash, &None));
+        assert_eq!((&*read[1].reason, read[1].verdict, read[1].checks.len()), ("divides by zero", Verdict::Crash, 0));
+        assert_eq!(read[2].checks, ["values", "scale"]);
         assert!(parse("e.toml", "# nothing yet\n").unwrap().is_empty());
     }
 
@@ -125,6 +143,9 @@ mod tests {
             ("reason = 1", "e.toml, entry 2: key 'device' is missing"),
             ("device = 'a'\ncase = 'b'\nverdict = 'fail'", "e.toml, entry 2: key 'reason' is missing"),
             ("device = 1", "e.toml, entry 2: key 'device' is of type integer, not a string"),
+            ("check = 1", "e.toml, entry 2: key 'check' is of type integer, not a string"),
+            ("check = []", "e.toml, entry 2: key 'check' is of type array, not a string"),
+            ("check = ['order', 1]", "e.toml, entry 2: key 'check' is of type integer, not a string"),
             ("device = ' '", "e.toml, entry 2: key 'device' is empty"),
             (
                 "device = 'a'\ncase = 'b'\nverdict = 'bad'",

@@ -26,8 +26,9 @@ pub struct Expectation {
     pub case: Filter,
     /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, or fail twice.
     pub verdict: Verdict,
-    /// The only check that fails; any without one.
-    pub check: Option<String>,
+    /// The only checks that may fail, at least one of them; any where none is named. One bug often shows in several,
+    /// and in which of them depends on the case.
+    pub checks: Vec<String>,
     /// Why this is so.
     pub reason: String,
     /// Where to read more.
@@ -59,9 +60,9 @@ impl Expectation {
 
     /// What is expected, in words: `fail of 'values'`.
     pub fn outcome(&self) -> String {
-        match &self.check {
-            Some(check) => format!("{} of '{check}'", self.verdict),
-            None => self.verdict.to_string(),
+        match &self.checks[..] {
+            [] => self.verdict.to_string(),
+            checks => format!("{} of '{}'", self.verdict, checks.join("', '")),
         }
     }
 
@@ -70,10 +71,10 @@ impl Expectation {
         got == self.verdict || self.verdict == Verdict::Flaky && comes_and_goes
     }
 
-    /// A failed check other than the one that was named. The checks of a pass have not failed.
+    /// A failed check that was not named, where any was.
     fn other_check<'a>(&self, result: &'a CaseResult) -> Option<&'a str> {
-        let named = self.check.as_deref()?;
-        result.failed_checks().map(|c| &*c.name).find(|name| *name != named)
+        let mut failed = result.failed_checks().map(|c| &*c.name);
+        failed.find(|name| !self.checks.is_empty() && !self.checks.iter().any(|named| named == name))
     }
 }
 
@@ -105,16 +106,16 @@ mod tests {
     use super::*;
     use conform_cases::judge::{Check, Failure};
 
-    /// `device case verdict[:check]`, as an expectation written in line `n`.
+    /// `device case verdict[:check,…]`, as the `n`-th entry of a file.
     fn expectation(n: usize, text: &str) -> Expectation {
         let [device, case, outcome] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
-        let (verdict, check) = outcome.split_once(':').map_or((outcome, None), |(v, c)| (v, Some(c.to_owned())));
+        let (verdict, checks) = outcome.split_once(':').unwrap_or((outcome, ""));
         Expectation {
             place: format!("e.toml, entry {n}"),
             device: Pattern::new(device).unwrap(),
             case: Filter::new(case).unwrap(),
             verdict: verdict_of(verdict),
-            check,
+            checks: checks.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             reason: format!("reason {n}"),
             link: None,
         }
@@ -161,6 +162,13 @@ mod tests {
             (&[ORDER], "fail:order", "reason 1"),
             (&[ORDER], "fail:inputs", "expected fail of 'order', but 'inputs' fails (e.toml, entry 1)"),
             (&[ORDER], "fail:order,inputs", "expected fail of 'order', but 'inputs' fails (e.toml, entry 1)"),
+            (&["* * fail:values,scale"], "fail:values", "reason 1"),
+            (&["* * fail:values,scale"], "fail:values,scale", "reason 1"),
+            (
+                &["* * fail:values,scale"],
+                "fail:values,bias",
+                "expected fail of 'values', 'scale', but 'bias' fails (e.toml, entry 1)",
+            ),
             // Another verdict, for better or worse.
             (&[ORDER], "pass", "expected fail of 'order', but it passes: remove the expectation (e.toml, entry 1)"),
             (&[ANY], "pass", "expected fail, but it passes: remove the expectation (e.toml, entry 1)"),
