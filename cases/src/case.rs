@@ -12,10 +12,10 @@ use crate::draw::Draw;
 use crate::id::{IdError, Parts, VERSION};
 use crate::op::{CaseType, Op};
 use crate::plan::{Layout, Plan, Tensor};
-use crate::{argsort, mul_mat_id};
+use crate::{argsort, mul_mat_id, top_k};
 
 /// Every op.
-pub const OPS: &[Op] = &[mul_mat_id::OP, argsort::OP];
+pub const OPS: &[Op] = &[mul_mat_id::OP, argsort::OP, top_k::OP];
 
 /// One case.
 #[derive(Clone, Debug)]
@@ -35,8 +35,13 @@ impl Case {
         key[..8].copy_from_slice(&seed.to_le_bytes());
         key[8..16].copy_from_slice(&index.to_le_bytes());
         let mut draw = Draw::new(ChaCha8Rng::from_seed(key));
-        // Expert matmul has by far the larger space of shapes, types and recipes.
-        let op = &OPS[usize::from(draw.one_in(4))];
+        // Expert matmul has by far the larger space of shapes, types and recipes; of the others a sort is drawn twice
+        // as often as a top-k.
+        let op = match draw.one_in(4) {
+            false => mul_mat_id::OP,
+            true if draw.one_in(3) => top_k::OP,
+            true => argsort::OP,
+        };
         let body = (op.draw)(&mut draw);
         Case { seed: u64::from(draw.bits32()), body }
     }

@@ -14,11 +14,13 @@ pub mod draw;
 pub mod formats;
 pub mod id;
 pub mod judge;
+pub mod keys;
 pub mod model;
 pub mod mul_mat_id;
 pub mod op;
 pub mod plan;
 pub mod profile;
 pub mod stream;
+pub mod top_k;
 
 pub use case::Case;

@@ -90,6 +90,24 @@ pub enum Step {
         /// Direction.
         order: Order,
     },
+    /// For each row of x `[cols, ..]` f32 the indices of its k largest keys, in any order: out `[k, ..]` i32. Of equal
+    /// keys any will do.
+    TopK {
+        /// Rows to choose from.
+        x: usize,
+        /// Indices; its first dimension is k.
+        out: usize,
+    },
+}
+
+impl Step {
+    /// Every tensor that the step names.
+    pub fn tensors(&self) -> Vec<usize> {
+        match *self {
+            Step::MulMatId { weights, x, ids, out } => vec![weights, x, ids, out],
+            Step::Argsort { x, out, .. } | Step::TopK { x, out } => vec![x, out],
+        }
+    }
 }
 
 impl Tensor {

@@ -101,11 +101,11 @@ mod tests {
         let ids: Vec<String> = Profile::Smoke.cases(1, Profile::Smoke.drawn()).map(|c| c.id()).collect();
         let words = crate::mul_mat_id::Route::ALL.iter().map(|r| format!("route={r},"));
         let words = words.chain(crate::mul_mat_id::Data::ALL.iter().map(|d| format!("data={d}/")));
-        let words = words.chain(crate::argsort::Keys::ALL.iter().map(|d| format!("data={d}/")));
+        let words = words.chain(crate::keys::Keys::ALL.iter().map(|d| format!("data={d}/")));
         let words = words.chain(
             [
                 "w=f32,", "w=f16,", "w=q4_0,", "w=q8_0,", "w=mxfp4,", "o=desc", ",wv=", ",xv=", ",iv=", ",t=", ",b=",
-                ",r3=",
+                ",r3=", "top_k/", ",k=1/",
             ]
             .map(str::to_owned),
         );

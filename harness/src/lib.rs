@@ -10,12 +10,14 @@
 //! - [`discover`], [`select`]: which devices and cases there are
 //! - [`run`]: takes cases through devices
 //! - [`result`]: what comes out
+//! - [`expect`]: which results are known, and why
 //! - [`report`]: what people and files get to see of it
 //! - [`cli`]: the commands
 
 pub mod backend;
 pub mod cli;
 pub mod discover;
+pub mod expect;
 pub mod report;
 pub mod result;
 pub mod run;

@@ -89,6 +89,12 @@ pub struct CaseResult {
     /// Why, for verdicts that no check explains: one line.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<String>,
+    /// The reason of the expectation that this result meets.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub expected: Option<String>,
+    /// In what it differs from what was expected of it: one line.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub unexpected: Option<String>,
     /// Every check that was made.
     pub checks: Vec<Check>,
     /// Sizes of errors.
@@ -147,6 +153,8 @@ impl CaseResult {
             verdict,
             gating: true,
             why,
+            expected: None,
+            unexpected: None,
             checks: Vec::new(),
             metrics: None,
             incidents: Vec::new(),
@@ -174,9 +182,10 @@ impl CaseResult {
         self.checks.iter().filter(|c| matches!(c.status, Status::Failed(_)))
     }
 
-    /// True if this must fail a run.
+    /// True if this must fail a run: it is bad and nobody expected it, or it differs from what was expected.
     pub fn is_unexpected(&self) -> bool {
-        self.gating && self.verdict.is_bad()
+        let bad_news = self.verdict.is_bad() && self.expected.is_none();
+        self.gating && (bad_news || self.unexpected.is_some())
     }
 
     /// What one bug's results have in common.

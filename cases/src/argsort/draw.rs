@@ -1,34 +1,15 @@
 //! Which sorts are drawn, and which are in every profile.
 
-use super::{Argsort, Keys};
+use super::Argsort;
 use crate::draw::Draw;
-use crate::id::Margins;
+use crate::keys::KeyRows;
 use crate::plan::Order;
-
-/// Router widths, work-group and local-memory limits with their neighbours, vocabulary sizes.
-const COLS: &[usize] = &[
-    1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 60, 64, 65, 127, 128, 129, 144, 160, 255, 256, 257, 288, 511, 512, 513, 1023,
-    1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 16384, 16385, 32000, 32768, 32769, 65535, 65536,
-];
-const ROWS: &[usize] = &[1, 2, 3, 5, 16, 17, 32, 33, 64, 65, 256];
 
 /// Draws a case within the drawer's budget.
 pub(super) fn draw(d: &mut Draw) -> Argsort {
-    let budget = d.input_elements.min(d.operations).min(1 << 19) as usize;
-    let cols = d.edge(COLS, 1, 65536.min(budget.max(64)));
-    let mut rows = [1; 3];
-    let most = (budget / cols).clamp(1, 1000);
-    rows[0] = d.edge(ROWS, 1, most);
-    if d.one_in(3) {
-        rows[1] = d.edge(&[2, 3, 5], 1, (most / rows[0]).max(1));
-        rows[2] = d.edge(&[2, 3], 1, (most / rows[0] / rows[1]).max(1));
-    }
+    let rows = KeyRows::draw(d);
     let order = if d.one_in(2) { Order::Desc } else { Order::Asc };
-    let mut view = Margins::default();
-    if d.one_in(3) {
-        view.0 = std::array::from_fn(|_| d.one_in(2));
-    }
-    Argsort { cols, rows, order, view, keys: d.pick(Keys::ALL) }
+    Argsort { rows, order }
 }
 
 /// Sorts that every profile runs, each with its reason.
@@ -52,6 +33,9 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     ("argsort/c=16384/data=reverse", "a reported launch failure"),
     ("argsort/c=32769,o=desc/data=uniform", "index beyond 16 bits signed"),
     ("argsort/c=65536,r=2/data=distinct", "index beyond 16 bits"),
+    ("argsort/c=151936,o=desc/data=uniform", "a large vocabulary"),
+    ("argsort/c=1048575/data=bits", "the longest row of the usual grids, one short of a power of two"),
+    ("argsort/c=1048576,o=desc/data=distinct", "the longest row of the usual grids"),
     ("argsort/c=65536,o=desc/data=nan", "NaN in a long row: the network must end"),
     ("argsort/c=4,r=65535,o=desc/data=distinct", "the last number of rows that fits a 16-bit grid"),
     ("argsort/c=4,r=65536/data=distinct", "one row more"),

@@ -4,8 +4,10 @@
 //! this device. The checks of values belong to the op's [`Oracle`]; those that
 //! hold for any op (everything written, inputs unchanged, repeatable) are here.
 
+pub mod best;
 pub mod pattern;
 pub mod permutation;
+mod rows;
 pub mod values;
 
 use serde::{Deserialize, Serialize};

@@ -3,7 +3,8 @@
 //! Each row must be a permutation, and the keys taken in that order must be
 //! monotone. With distinct keys that implies the exact answer.
 
-use super::{Check, Failure, Findings};
+use super::rows::{self, Rows};
+use super::{Check, Findings};
 use crate::formats::read_i32;
 use crate::plan::Order;
 
@@ -13,22 +14,14 @@ pub fn judge_sort(keys: &[f32], cols: usize, order: Order, output: &[u8], poison
     let (mut unwritten, mut permutation, mut unordered) = (Rows::default(), Rows::default(), Rows::default());
     let mut free = 0;
     let mut seen = vec![false; cols];
-    let rows = keys.len() / cols;
+    let count = keys.len() / cols;
     for (r, (keys, row)) in keys.chunks_exact(cols).zip(indices.chunks_exact(cols)).enumerate() {
-        if let Some(c) = row.iter().position(|i| *i as u32 == poison) {
-            unwritten.add(r, || format!("row {r}, place {c} was never written"));
+        if let Some(c) = rows::unwritten(row, poison) {
+            unwritten.add(r, || format!("row {r}, {c}"));
             continue;
         }
-        seen.fill(false);
-        let outcast = row.iter().enumerate().find_map(|(c, i)| match usize::try_from(*i).ok().filter(|i| *i < cols) {
-            None => Some(format!("row {r}, place {c}: index {i} is not in 0..{cols}")),
-            Some(at) if std::mem::replace(&mut seen[at], true) => {
-                Some(format!("row {r}, place {c}: index {at} is there a second time"))
-            }
-            Some(_) => None,
-        });
-        if let Some(outcast) = outcast {
-            permutation.add(r, || outcast);
+        if let Some(outcast) = rows::outcast(row, &mut seen) {
+            permutation.add(r, || format!("row {r}, {outcast}"));
             continue;
         }
         if keys.iter().any(|k| k.is_nan()) {
@@ -55,42 +48,17 @@ pub fn judge_sort(keys: &[f32], cols: usize, order: Order, output: &[u8], poison
             });
         }
     }
-    let order_check = if free == rows {
+    let order_check = if free == count {
         Check::not_possible("order", "every row has a NaN: any permutation is right")
     } else {
-        Check::from_failure("order", unordered.failure("are out of order", rows - free))
+        Check::from_failure("order", unordered.failure("are out of order", count - free))
     };
     let checks = vec![
-        Check::from_failure("written", unwritten.failure("were not written whole", rows)),
-        Check::from_failure("permutation", permutation.failure("are no permutation", rows)),
+        Check::from_failure("written", unwritten.failure("were not written whole", count)),
+        Check::from_failure("permutation", permutation.failure("are no permutation", count)),
         order_check,
     ];
     Findings { checks, metrics: None }
-}
-
-/// Rows that one check found wrong.
-#[derive(Default)]
-struct Rows {
-    rows: Vec<usize>,
-    first: Option<String>,
-}
-
-impl Rows {
-    fn add(&mut self, row: usize, what: impl FnOnce() -> String) {
-        self.rows.push(row);
-        self.first.get_or_insert_with(what);
-    }
-
-    fn failure(self, what: &str, of: usize) -> Option<Failure> {
-        let (first, last) = (*self.rows.first()?, *self.rows.last()?);
-        let pattern = match self.rows.len() {
-            n if n == of && of > 1 => Some("every row".to_owned()),
-            1 if of > 1 => Some(format!("one row ({first})")),
-            n if n > 1 && first > 0 && last + 1 - first == n && last + 1 == of => Some(format!("rows {first} and up")),
-            _ => None,
-        };
-        Some(Failure { what: format!("{} of {of} rows {what}", self.rows.len()), worst: self.first, pattern })
-    }
 }
 
 #[cfg(test)]

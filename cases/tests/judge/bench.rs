@@ -136,19 +136,28 @@ pub(crate) fn plain(plan: &Plan, inputs: &Inputs<'_>) -> Vec<Option<u32>> {
             }
             results
         }
-        Step::Argsort { x, order, .. } => {
-            let (t, bytes) = inputs.tensor(x);
-            let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
-            rows.flat_map(|at| {
-                let keys: Vec<f32> = read_f32(&bytes[t.row_range(at)]).collect();
-                let mut indices: Vec<u32> = (0..keys.len() as u32).collect();
-                indices.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
-                if order == Order::Desc {
-                    indices.reverse();
-                }
-                indices.into_iter().map(Some)
-            })
-            .collect()
+        Step::Argsort { x, order, .. } => of_rows(inputs, x, |mut indices| {
+            if order == Order::Desc {
+                indices.reverse();
+            }
+            indices
+        }),
+        Step::TopK { x, out } => {
+            let k = plan.tensors[out].shape[0];
+            of_rows(inputs, x, |indices| indices[indices.len() - k..].to_vec())
         }
     }
+}
+
+/// What becomes of the ascending indices of each row of keys.
+fn of_rows(inputs: &Inputs<'_>, x: usize, answer: impl Fn(Vec<u32>) -> Vec<u32>) -> Vec<Option<u32>> {
+    let (t, bytes) = inputs.tensor(x);
+    let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
+    rows.flat_map(|at| {
+        let keys: Vec<f32> = read_f32(&bytes[t.row_range(at)]).collect();
+        let mut indices: Vec<u32> = (0..keys.len() as u32).collect();
+        indices.sort_by(|a, b| keys[*a as usize].total_cmp(&keys[*b as usize]));
+        answer(indices).into_iter().map(Some)
+    })
+    .collect()
 }

@@ -4,6 +4,7 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod bench;
+mod top_k;
 mod whole;
 
 use conform_cases::judge::POISONS;

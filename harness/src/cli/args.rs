@@ -115,6 +115,9 @@ pub(super) struct Run {
     /// Start no new case after so many unexpected results
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_failures: Option<u64>,
+    /// A TOML file of known results, each with its reason; may be given several times
+    #[arg(long, value_name = "FILE")]
+    pub(super) expect: Vec<PathBuf>,
     /// Write run.json and results.jsonl into this folder
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,

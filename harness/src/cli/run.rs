@@ -13,6 +13,7 @@ use super::args::Run;
 use super::list::{Selected, filters, seed, select};
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::{Discovery, Found};
+use crate::expect;
 use crate::report::failure::describe;
 use crate::report::note;
 use crate::report::progress::Progress;
@@ -29,6 +30,8 @@ pub(super) fn run(args: &Run) -> Outcome {
     let started = Instant::now();
     let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
     let globs = globs.map_err(|e| format!("--device: {e}"))?;
+    let expectations = args.expect.iter().map(|file| expect::read(file)).collect::<Result<Vec<_>, _>>();
+    let expectations = expectations.map_err(|e| format!("--expect: {e}"))?.concat();
     let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find(&args.sources)?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
@@ -44,10 +47,11 @@ pub(super) fn run(args: &Run) -> Outcome {
         patience: args.patience.timeout,
         until: args.time.and_then(|t| started.checked_add(t)),
         max_failures: args.max_failures,
+        expectations,
         ..Settings::default()
     };
     let mut listener = Listener {
-        summary: Summary::new(&found),
+        summary: Summary::new(&found, &settings.expectations),
         progress: Progress::new(total),
         recorder,
         json: args.json,
@@ -69,7 +73,12 @@ pub(super) fn run(args: &Run) -> Outcome {
         say_json(&summary)
     } else {
         let time = started.elapsed().as_secs_f64();
-        let last = format!("{} cases in {time:.1} s, {} unexpected results", summary.cases, summary.unexpected);
+        let expected = match summary.expected {
+            0 => String::new(),
+            n => format!("{n} expected and "),
+        };
+        let (cases, unexpected) = (summary.cases, summary.unexpected);
+        let last = format!("{cases} cases in {time:.1} s, {expected}{unexpected} unexpected results");
         say(&format!("\n{}{last}\n", summary.text()))
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
@@ -170,7 +179,7 @@ impl Listener {
         if result.is_unexpected() {
             self.progress.unexpected();
         }
-        if result.verdict.is_bad() && of_its_kind <= DESCRIBED && !self.json {
+        if of_its_kind.is_some_and(|n| n <= DESCRIBED) && !self.json {
             let text = format!("\n{}", describe(result));
             if let Err(e) = self.progress.suspend(|| say(&text)) {
                 self.error = Some(e);

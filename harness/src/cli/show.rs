@@ -83,6 +83,7 @@ fn step_line(step: &Step, tensors: &[Tensor]) -> String {
             format!("{} = mul_mat_id({}, {}, {})", name(*out), name(*weights), name(*x), name(*ids))
         }
         Step::Argsort { x, out, order } => format!("{} = argsort({}, {order})", name(*out), name(*x)),
+        Step::TopK { x, out } => format!("{} = top_k({}, {})", name(*out), name(*x), tensors[*out].shape[0]),
     }
 }
 

@@ -18,6 +18,9 @@ pub fn describe(r: &CaseResult) -> String {
     if let Some(why) = &r.why {
         line(&mut text, &format!("  why       {why}"));
     }
+    if let Some(why) = &r.unexpected {
+        line(&mut text, &format!("  note      {why}"));
+    }
     for check in &r.checks {
         let Status::Failed(f) = &check.status else { continue };
         line(&mut text, &format!("  {:<9} {}", check.name, f.what));

@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use super::seconds;
 use crate::discover::Found;
+use crate::expect::Expectation;
 use crate::result::{CaseResult, Times, Verdict};
 
 /// Reasons for `unsupported` that are printed for one device and op.
@@ -62,6 +63,31 @@ pub struct Group {
     cost: u64,
 }
 
+/// What a run said about an expectation.
+#[derive(Clone, Debug, Serialize)]
+pub struct Known {
+    #[serde(skip)]
+    expectation: Expectation,
+    /// Where it is written: file and entry.
+    pub place: String,
+    /// Its reason.
+    pub reason: String,
+    /// Where to read more.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link: Option<String>,
+    /// Results that are as it says.
+    pub expected: u64,
+    /// Results that are not.
+    pub unexpected: u64,
+}
+
+impl From<&Expectation> for Known {
+    fn from(e: &Expectation) -> Self {
+        let (place, reason, link) = (e.place.clone(), e.reason.clone(), e.link.clone());
+        Known { expectation: e.clone(), place, reason, link, expected: 0, unexpected: 0 }
+    }
+}
+
 /// A device that was lost during the run.
 #[derive(Clone, Debug, Serialize)]
 pub struct LostDevice {
@@ -78,7 +104,7 @@ pub struct LostDevice {
 pub struct Summary {
     /// By device, then op.
     pub devices: BTreeMap<String, BTreeMap<String, Tally>>,
-    /// Bad results by device, then by what they have in common across types and shapes.
+    /// Bad results that nobody expected, by device, then by what they have in common across types and shapes.
     pub groups: BTreeMap<String, BTreeMap<String, Group>>,
     /// Devices that were lost.
     pub lost: Vec<LostDevice>,
@@ -90,25 +116,37 @@ pub struct Summary {
     pub incidents: u64,
     /// Results that fail the run.
     pub unexpected: u64,
+    /// Results that are as an expectation says.
+    pub expected: u64,
+    /// Every expectation, in order.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub known: Vec<Known>,
     /// Cases that were done.
     pub cases: u64,
 }
 
 impl Summary {
     /// A summary that names every device, asked or not.
-    pub fn new(devices: &[Found]) -> Self {
+    pub fn new(devices: &[Found], expectations: &[Expectation]) -> Self {
         let devices = devices.iter().map(|f| (f.info.key.clone(), BTreeMap::new())).collect();
-        Summary { devices, ..Summary::default() }
+        Summary { devices, known: expectations.iter().map(Known::from).collect(), ..Summary::default() }
     }
 
-    /// Counts a result. Returns how many of its kind (device and signature) there are now, for bad ones.
-    pub fn add(&mut self, r: &CaseResult) -> u64 {
+    /// Counts a result. Returns how many of its kind there are now where it is worth describing: for a bad one nobody
+    /// expected those of its device and signature, for another surprise those of its expectation.
+    pub fn add(&mut self, r: &CaseResult) -> Option<u64> {
         let op = r.case.split('/').next().unwrap_or_default().to_owned();
         let tally = self.devices.entry(r.device.clone()).or_default().entry(op).or_default();
         tally.add(r);
         self.incidents += r.incidents.len() as u64;
         self.unexpected += u64::from(r.is_unexpected());
-        let Some(signature) = r.signature() else { return 0 };
+        self.expected += u64::from(r.expected.is_some());
+        let known = self.known.iter_mut().find(|k| k.expectation.speaks_of(r));
+        let surprises = known.and_then(|k| k.add(r));
+        if r.expected.is_some() {
+            return None;
+        }
+        let Some(signature) = r.signature() else { return surprises };
         let cost = r.case.parse::<Case>().map_or(u64::MAX, |c| c.body().cost().operations);
         let groups = self.groups.entry(r.device.clone()).or_default();
         let bug = format!("{} {}", signature.op, signature.what);
@@ -123,7 +161,7 @@ impl Summary {
         if cost < group.cost {
             (group.smallest, group.cost) = (r.case.clone(), cost);
         }
-        group.count
+        Some(group.count)
     }
 
     /// Results of a device that judged it.
@@ -143,6 +181,7 @@ impl Summary {
         let mut text = self.results_table();
         self.models_table(&mut text);
         self.impossible_checks(&mut text);
+        self.known_results(&mut text);
         self.notes(&mut text);
         text
     }
@@ -213,6 +252,23 @@ impl Summary {
         }
     }
 
+    /// What came of each expectation.
+    fn known_results(&self, text: &mut String) {
+        if !self.known.is_empty() {
+            push(text, format_args!("\nknown results\n"));
+        }
+        for k in &self.known {
+            let link = k.link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
+            let what = k.expectation.outcome();
+            push(text, format_args!("  {:>6} × {what}: {}{link}\n", k.expected, k.reason));
+            match (k.expected, k.unexpected) {
+                (0, 0) => push(text, format_args!("           met no result of this run ({})\n", k.place)),
+                (_, 0) => {}
+                (_, n) => push(text, format_args!("           {n} results are something else ({})\n", k.place)),
+            }
+        }
+    }
+
     /// What else is worth saying.
     fn notes(&self, text: &mut String) {
         let reported: u64 = self.tallies().map(|(_, _, t)| t.reported_only).sum();
@@ -271,6 +327,15 @@ impl Summary {
 fn push(text: &mut String, args: std::fmt::Arguments<'_>) {
     // Writing to a String cannot fail.
     let _ = text.write_fmt(args);
+}
+
+impl Known {
+    /// Counts a result that it speaks of. Returns how many were something else by now, if this one is.
+    fn add(&mut self, r: &CaseResult) -> Option<u64> {
+        self.expected += u64::from(r.expected.is_some());
+        self.unexpected += u64::from(r.unexpected.is_some());
+        r.unexpected.as_ref().map(|_| self.unexpected)
+    }
 }
 
 impl Tally {

@@ -15,6 +15,7 @@ use std::time::{Duration, Instant};
 use conform_cases::case::Case;
 
 use crate::discover::Found;
+use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
 use crate::worker::Limits;
 
@@ -35,6 +36,8 @@ pub struct Settings {
     pub until: Option<Instant>,
     /// No new case starts after so many unexpected results.
     pub max_failures: Option<u64>,
+    /// Known results, in the order in which they are tried.
+    pub expectations: Vec<Expectation>,
 }
 
 impl Default for Settings {
@@ -45,6 +48,7 @@ impl Default for Settings {
             limits: Limits::default(),
             until: None,
             max_failures: None,
+            expectations: Vec::new(),
         }
     }
 }
@@ -57,7 +61,7 @@ fn default_jobs() -> usize {
 /// What happens during a run, in the order in which it happens.
 #[derive(Clone, Debug)]
 pub enum Event {
-    /// A case was judged on a device, or could not be.
+    /// A case was judged on a device, or could not be. What was expected of it is written in it.
     Result(Box<CaseResult>),
     /// A case is done on all devices.
     CaseDone,
@@ -102,8 +106,9 @@ pub fn run(
     };
     let lane = || {
         while let Some(case) = next() {
-            execute_case(&case, &pools, settings.patience, &mut |event| {
-                if let Event::Result(r) = &event {
+            execute_case(&case, &pools, settings.patience, &mut |mut event| {
+                if let Event::Result(r) = &mut event {
+                    expect::apply(&settings.expectations, r);
                     failures.fetch_add(u64::from(r.is_unexpected()), Ordering::Relaxed);
                 }
                 if events.send(event).is_err() {

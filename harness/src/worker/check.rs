@@ -1,7 +1,7 @@
 //! Is a request to run something that can be run at all? Everything that later arithmetic and slicing relies on is
 //! looked at here, so that garbage in a message gets an answer and not a crash.
 
-use conform_cases::plan::{Layout, Plan, Role, Step, Tensor};
+use conform_cases::plan::{Layout, Plan, Role, Tensor};
 
 /// Checks a plan and its layout against the lengths of the mapped files; an error is one line.
 pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, results: usize) -> Result<(), String> {
@@ -33,11 +33,7 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
         }
     }
     for (i, step) in plan.steps.iter().enumerate() {
-        let named = match *step {
-            Step::MulMatId { weights, x, ids, out } => vec![weights, x, ids, out],
-            Step::Argsort { x, out, .. } => vec![x, out],
-        };
-        if let Some(t) = named.into_iter().find(|t| *t >= count) {
+        if let Some(t) = step.tensors().into_iter().find(|t| *t >= count) {
             return Err(format!("step {i} names tensor {t}, the plan has {count}"));
         }
     }
@@ -61,7 +57,7 @@ fn allocation(tensor: &Tensor) -> Option<usize> {
 mod tests {
     use super::*;
     use conform_cases::formats::ElemType;
-    use conform_cases::plan::Order;
+    use conform_cases::plan::{Order, Step};
 
     fn plan() -> Plan {
         Plan {

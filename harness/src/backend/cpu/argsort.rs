@@ -14,6 +14,7 @@ use conform_cases::plan::Order;
 use rayon::prelude::*;
 
 use super::arguments::View;
+use super::order::sort_key;
 
 /// Sorts every row. `keys` holds a row padded to a power of two for each worker.
 pub(super) fn argsort(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8]) {
@@ -37,17 +38,6 @@ pub(super) fn argsort(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8
             }
         }
     });
-}
-
-/// Bits that order as the values do, or in reverse.
-fn sort_key(value: f32, order: Order) -> u32 {
-    let bits = if value == 0.0 { 0 } else { value.to_bits() };
-    // Negative values count down from the middle, the others up from it.
-    let ascending = if bits >> 31 == 1 { !bits } else { bits | 1 << 31 };
-    match order {
-        Order::Asc => ascending,
-        Order::Desc => !ascending,
-    }
 }
 
 /// Whether entry `a` belongs behind entry `b`: padding, whose index is no column, belongs behind everything.

@@ -23,6 +23,16 @@ pub(super) enum Job {
     },
     /// One sort.
     Argsort { x: usize, out: usize, order: Order },
+    /// One top-k.
+    TopK { x: usize, out: usize, k: usize },
+}
+
+impl Job {
+    /// The tensor that the job writes.
+    pub(super) fn out(self) -> usize {
+        let (Job::MulMatId { out, .. } | Job::Argsort { out, .. } | Job::TopK { out, .. }) = self;
+        out
+    }
 }
 
 /// Checks all tensors and steps of a plan.
@@ -73,16 +83,31 @@ impl Checker<'_> {
         match *step {
             Step::MulMatId { weights, x, ids, out } => self.mul_mat_id(weights, x, ids, out),
             Step::Argsort { x, out, order } => {
-                let shape = self.tensor(x, "x", &[ElemType::F32])?.shape;
-                self.tensor(out, "out", &[ElemType::I32])?;
+                let shape = self.rows_of_keys(x, out)?;
                 self.shape(out, "out", shape)?;
-                self.output(out, &[x])?;
-                if shape[0] > i32::MAX as usize {
-                    return self.refuse(format!("{} columns exceed an i32 index", shape[0]));
-                }
                 Ok(Job::Argsort { x, out, order })
             }
+            Step::TopK { x, out } => {
+                let [cols, r1, r2, r3] = self.rows_of_keys(x, out)?;
+                let k = self.plan.tensors[out].shape[0];
+                self.shape(out, "out", [k, r1, r2, r3])?;
+                if k > cols {
+                    return self.refuse(format!("the {k} largest of {cols} columns"));
+                }
+                Ok(Job::TopK { x, out, k })
+            }
         }
+    }
+
+    /// The shape of keys whose indices go into `out`.
+    fn rows_of_keys(&self, x: usize, out: usize) -> Result<[usize; 4], LoadError> {
+        let shape = self.tensor(x, "x", &[ElemType::F32])?.shape;
+        self.tensor(out, "out", &[ElemType::I32])?;
+        self.output(out, &[x])?;
+        if shape[0] > i32::MAX as usize {
+            return self.refuse(format!("{} columns exceed an i32 index", shape[0]));
+        }
+        Ok(shape)
     }
 
     fn mul_mat_id(&self, weights: usize, x: usize, ids: usize, out: usize) -> Result<Job, LoadError> {
@@ -184,6 +209,15 @@ mod tests {
         refused(|p| p.tensors[1] = Tensor::whole("x", ElemType::F32, [32, 1, 5, 1], Role::Input), "want [64, 1, 5, 1]");
         refused(|p| p.tensors[3].role = Role::Input, "step 0: out (out) is not an output");
         refused(|p| p.tensors[4].parent[0] += 1, "step 1: out (order) is a view");
+        refused(|p| p.steps[1] = Step::TopK { x: 9, out: 4 }, "step 1: x is tensor 9 of 5");
+        refused(|p| (p.steps[1], p.tensors[4].shape[0]) = (Step::TopK { x: 3, out: 4 }, 4), "exceeds the parent's 3");
+        refused(
+            |p| {
+                p.steps[1] = Step::TopK { x: 3, out: 4 };
+                p.tensors[4] = Tensor::whole("order", ElemType::I32, [4, 2, 5, 1], Role::Output);
+            },
+            "step 1: the 4 largest of 3 columns",
+        );
         refused(|p| p.steps[1] = Step::Argsort { x: 9, out: 4, order: Order::Asc }, "step 1: x is tensor 9 of 5");
     }
 }

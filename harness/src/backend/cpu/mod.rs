@@ -1,7 +1,7 @@
 //! The embedded backend: the whole expert-matmul pipeline in safe Rust, on all threads.
 //!
 //! It does what a GPU backend does, in the same stages (convert, route, gather,
-//! tiled gemm or single-token gemv, sort), so that a machine without a GPU tests
+//! tiled gemm or single-token gemv, sort, select), so that a machine without a GPU tests
 //! real code and not the reference against itself. Stages are functions in a
 //! [table](Stages), and results do not depend on threads or processor.
 
@@ -14,12 +14,14 @@ mod decode_k;
 mod gemm;
 mod gemv;
 mod memory;
+mod order;
 mod reorder;
 mod route;
 pub mod stages;
 #[cfg(test)]
 mod tests;
 mod tile;
+mod top_k;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -183,7 +185,7 @@ impl Loaded {
 
     /// Runs one job. Its output leaves the buffers meanwhile; no input is the output, which was checked.
     fn run(&mut self, job: Job, stages: &Stages) -> Result<(), DeviceError> {
-        let (Job::MulMatId { out, .. } | Job::Argsort { out, .. }) = job;
+        let out = job.out();
         let mut bytes = std::mem::take(&mut self.buffers[out].bytes);
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.run_into(job, stages, &mut scratch, &mut bytes);
@@ -200,6 +202,10 @@ impl Loaded {
                 let rows = x.tensor.elements() / x.tensor.shape[0];
                 let workers = rows.min(scratch.keys.len() / padded);
                 (stages.argsort)(x, order, &mut scratch.keys[..workers * padded], out);
+                Ok(())
+            }
+            Job::TopK { x, k, .. } => {
+                (stages.top_k)(self.view(x), k, out);
                 Ok(())
             }
             Job::MulMatId { weights, x, ids, sizes, single, .. } => {

@@ -7,7 +7,7 @@
 use conform_cases::plan::{Order, Tensor};
 
 use super::arguments::{Ids, Interleaved, Sizes, Tiles, View, Weights};
-use super::{argsort, convert, gemm, gemv, reorder, route};
+use super::{argsort, convert, gemm, gemv, reorder, route, top_k};
 
 /// The functions a device runs. The default table is the correct one.
 #[derive(Clone, Copy, Debug)]
@@ -34,6 +34,8 @@ pub struct Stages {
     pub gemv: fn(ids: Ids<'_>, x: View<'_>, weights: Interleaved<'_>, out: &mut [u8]),
     /// Sorts rows; `keys` holds a padded row for each worker.
     pub argsort: fn(x: View<'_>, order: Order, keys: &mut [u64], out: &mut [u8]),
+    /// Writes the indices of the `k` largest of each row.
+    pub top_k: fn(x: View<'_>, k: usize, out: &mut [u8]),
 }
 
 /// The type of [`Stages::scatter`].
@@ -54,6 +56,7 @@ impl Default for Stages {
             store: gemm::store,
             gemv: gemv::gemv,
             argsort: argsort::argsort,
+            top_k: top_k::top_k,
         }
     }
 }

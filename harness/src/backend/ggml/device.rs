@@ -153,7 +153,7 @@ impl Threads {
     fn of(&self, plan: &Plan) -> c_int {
         let work = |step: &Step| match *step {
             Step::MulMatId { weights, out, .. } => plan.tensors[out].elements() * plan.tensors[weights].shape[0],
-            Step::Argsort { x, .. } => plan.tensors[x].elements(),
+            Step::Argsort { x, .. } | Step::TopK { x, .. } => plan.tensors[x].elements(),
         };
         match *self {
             Threads::Always(number) => number,
@@ -176,6 +176,7 @@ fn refusal(plan: &Plan, step: &Step) -> String {
     let (op, sources) = match *step {
         Step::MulMatId { weights, x, ids, .. } => ("mul_mat_id", vec![weights, x, ids]),
         Step::Argsort { x, .. } => ("argsort", vec![x]),
+        Step::TopK { x, .. } => ("top_k", vec![x]),
     };
     let sources: Vec<String> = sources.into_iter().map(describe).collect();
     format!("ggml_backend_dev_supports_op says no to {op} of {}", sources.join(", "))

@@ -88,6 +88,8 @@ impl Loaded {
             let raw = match *step {
                 Step::MulMatId { weights, x, ids, .. } => rest.mul_mat_id(source(weights)?, source(x)?, source(ids)?),
                 Step::Argsort { x, order, .. } => rest.argsort(source(x)?, c_int::from(order == Order::Desc)),
+                // Old builds answer with a view of a whole argsort, which nothing here can read yet.
+                Step::TopK { .. } => return Err(LoadError::Unsupported("top_k is not handed to ggml yet".to_owned())),
             };
             let target = &plan.tensors[op.out];
             if rest.bytes(raw) != target.parent_bytes() {
@@ -135,6 +137,10 @@ impl Operation {
                 (ones && k == xk && n == tokens && b > 0 && used % b == 0, out, [m, used, n, 1])
             }
             Step::Argsort { x, out, .. } => (true, out, shape(x)),
+            Step::TopK { x, out } => {
+                let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
+                ((1..=cols).contains(&k), out, [k, r1, r2, r3])
+            }
         };
         let target = &plan.tensors[out];
         if !fits || target.shape != wanted || target.role != Role::Output {

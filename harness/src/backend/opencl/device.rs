@@ -11,6 +11,7 @@ use super::memory::Memory;
 use super::mul_mat_id::MulMatId;
 use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
+use super::top_k::TopK;
 use super::weights::Converted;
 use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
 
@@ -31,6 +32,7 @@ struct Loaded {
 enum LoadedStep {
     MulMatId(MulMatId),
     Argsort(Argsort),
+    TopK(TopK),
 }
 
 impl OpenClDevice {
@@ -99,11 +101,7 @@ impl Device for OpenClDevice {
 
 /// Refuses a step that names a tensor the plan hasn't.
 fn check_tensors(plan: &Plan, step: &Step) -> Result<(), DeviceError> {
-    let named = match *step {
-        Step::MulMatId { weights, x, ids, out } => vec![weights, x, ids, out],
-        Step::Argsort { x, out, .. } => vec![x, out],
-    };
-    match named.into_iter().find(|&t| t >= plan.tensors.len()) {
+    match step.tensors().into_iter().find(|&t| t >= plan.tensors.len()) {
         Some(t) => Err(DeviceError(format!("a step names tensor {t}, the plan has {}", plan.tensors.len()))),
         None => Ok(()),
     }
@@ -146,6 +144,7 @@ impl Loaded {
                     s.enqueue(runtime, &self.plan, &self.memory)?;
                 }
                 LoadedStep::Argsort(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
+                LoadedStep::TopK(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
             }
         }
         Ok(())
@@ -159,6 +158,7 @@ impl LoadedStep {
                 LoadedStep::MulMatId(MulMatId::load(memory, plan, [weights, x, ids, out])?)
             }
             Step::Argsort { x, out, order } => LoadedStep::Argsort(Argsort::load(memory, plan, [x, out], order)?),
+            Step::TopK { x, out } => LoadedStep::TopK(TopK::load(memory, plan, [x, out])?),
         })
     }
 
@@ -166,6 +166,7 @@ impl LoadedStep {
         match self {
             LoadedStep::MulMatId(s) => s.scratch(),
             LoadedStep::Argsort(s) => s.scratch(),
+            LoadedStep::TopK(_) => Vec::new(),
         }
     }
 }

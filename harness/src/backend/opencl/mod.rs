@@ -6,7 +6,7 @@
 //!
 //! `program` holds the kernel sources and compiles each file at
 //! [`open`](Driver::open); `runtime` owns context, queue and memory;
-//! `weights`, `mul_mat_id` and `argsort` are one concern each, and
+//! `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
 //! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
@@ -23,6 +23,7 @@ mod memory;
 mod mul_mat_id;
 mod program;
 mod runtime;
+mod top_k;
 mod weights;
 
 use std::collections::BTreeMap;

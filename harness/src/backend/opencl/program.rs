@@ -49,8 +49,8 @@ macro_rules! sources {
 }
 
 /// Every kernel file as it is in the repository.
-pub static SOURCES: [Source; 9] =
-    sources!["argsort", "convert", "expert", "fill", "gemm", "gemv", "reorder", "restore", "route"];
+pub static SOURCES: [Source; 10] =
+    sources!["argsort", "convert", "expert", "fill", "gemm", "gemv", "reorder", "restore", "route", "top_k"];
 
 /// A compiled kernel.
 pub(super) struct Kernel {
@@ -97,6 +97,7 @@ pub(super) struct Kernels {
     pub(super) sort_blocks: Kernel,
     pub(super) exchange: Kernel,
     pub(super) store_indices: Kernel,
+    pub(super) top_k: Kernel,
 }
 
 impl Kernels {
@@ -134,6 +135,7 @@ impl Kernels {
             sort_blocks: kernel("argsort", "sort_blocks")?,
             exchange: kernel("argsort", "exchange")?,
             store_indices: kernel("argsort", "store_indices")?,
+            top_k: kernel("top_k", "top_k")?,
         })
     }
 }

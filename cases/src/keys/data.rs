@@ -1,16 +1,16 @@
-//! Keys of a sort, from the stream.
+//! Keys from the stream.
 
-use super::{Argsort, Keys};
+use super::Keys;
 use crate::stream::{Stream, below, unit};
 
 const KEYS: u64 = 0x6b;
 
 /// Fills a row of keys.
-pub(super) fn fill_keys(case: &Argsort, seed: u64, at: [usize; 3], row: &mut [u8]) {
+pub(super) fn fill_keys(keys: Keys, cols: usize, seed: u64, at: [usize; 3], row: &mut [u8]) {
     let stream = at.iter().fold(Stream::new(seed, KEYS), |s, c| s.at(*c as u64));
-    let shuffle = Shuffle::new(stream, case.cols as u64);
+    let shuffle = Shuffle::new(stream, cols as u64);
     for (i, key) in row.chunks_exact_mut(4).enumerate() {
-        let value = key_at(case.keys, stream.word(i as u64), i, case.cols, &shuffle);
+        let value = key_at(keys, stream.word(i as u64), i, cols, &shuffle);
         key.copy_from_slice(&value.to_le_bytes());
     }
 }

@@ -1,0 +1,178 @@
+//! Expectation files: TOML with a table `[[expect]]` for each known result.
+//!
+//! Entries are taken apart by hand, so that an error says which entry and which
+//! key it is about.
+
+use std::path::Path;
+
+use toml::{Table, Value};
+
+use super::Expectation;
+use crate::result::Verdict;
+use crate::select::{Filter, device_glob};
+
+/// Reads a file; the error is one line.
+pub fn read(path: &Path) -> Result<Vec<Expectation>, String> {
+    let name = path.display().to_string();
+    let text = std::fs::read_to_string(path).map_err(|e| format!("cannot read {name}: {e}"))?;
+    parse(&name, &text)
+}
+
+fn parse(name: &str, text: &str) -> Result<Vec<Expectation>, String> {
+    let mut file: Table = text.parse().map_err(|e| syntax(name, text, &e))?;
+    let entries = match file.remove("expect") {
+        None => Vec::new(),
+        Some(Value::Array(entries)) => entries,
+        Some(_) => return Err(format!("{name}: 'expect' is no list of tables; write [[expect]]")),
+    };
+    if let Some(key) = file.keys().next() {
+        return Err(format!("{name}: unknown key '{key}'; known here: expect"));
+    }
+    let numbered = entries.into_iter().enumerate().map(|(i, entry)| (format!("{name}, entry {}", i + 1), entry));
+    numbered.map(|(place, entry)| expectation(&place, entry).map_err(|why| format!("{place}: {why}"))).collect()
+}
+
+/// An error of the TOML itself, in one line and with the number of the line where it is.
+fn syntax(name: &str, text: &str, e: &toml::de::Error) -> String {
+    let line = e.span().and_then(|span| text.get(..span.start)).map(|before| before.matches('\n').count() + 1);
+    let line = line.map(|n| format!(", line {n}")).unwrap_or_default();
+    let what: Vec<&str> = e.message().lines().map(str::trim).collect();
+    format!("{name}{line}: {}", what.join("; "))
+}
+
+fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
+    let Value::Table(mut left) = entry else { return Err("is no table; write [[expect]]".to_owned()) };
+    const KNOWN: &str = "device, case, verdict, check, reason, link";
+    let checks = match left.remove("check") {
+        None => Vec::new(),
+        Some(Value::Array(names)) if !names.is_empty() => {
+            names.into_iter().map(|name| string("check", name)).collect::<Result<_, _>>()?
+        }
+        Some(name) => vec![string("check", name)?],
+    };
+    let mut take = |key: &str| left.remove(key).map(|value| string(key, value)).transpose();
+    let needed = |key: &str, value: Option<String>| value.ok_or_else(|| format!("key '{key}' is missing"));
+    let device = needed("device", take("device")?)?;
+    let case = needed("case", take("case")?)?;
+    let verdict = verdict(&needed("verdict", take("verdict")?)?)?;
+    let reason = needed("reason", take("reason")?)?;
+    let link = take("link")?;
+    if let Some(key) = left.keys().next() {
+        return Err(format!("unknown key '{key}'; known here: {KNOWN}"));
+    }
+    if !checks.is_empty() && !matches!(verdict, Verdict::Fail | Verdict::Flaky) {
+        return Err(format!("key 'check' has no meaning where the verdict is '{verdict}': no check fails there"));
+    }
+    Ok(Expectation {
+        place: place.to_owned(),
+        device: device_glob(&device).map_err(|e| format!("key 'device': {e}"))?,
+        case: Filter::new(&case).map_err(|e| format!("key 'case': {e}"))?,
+        verdict,
+        checks,
+        reason,
+        link,
+    })
+}
+
+/// The text of a key.
+fn string(key: &str, value: Value) -> Result<String, String> {
+    match value {
+        Value::String(text) if !text.trim().is_empty() => Ok(text),
+        Value::String(_) => Err(format!("key '{key}' is empty")),
+        other => Err(format!("key '{key}' is of type {}, not a string", other.type_str())),
+    }
+}
+
+/// A verdict that can be expected.
+fn verdict(word: &str) -> Result<Verdict, String> {
+    let can_be_expected = |v: &Verdict| *v != Verdict::Wedged;
+    match Verdict::ALL.into_iter().find(|v| v.word() == word) {
+        Some(Verdict::Wedged) => Err("key 'verdict': a wedged device needs a hand and can't be expected".to_owned()),
+        Some(verdict) => Ok(verdict),
+        None => {
+            let known: Vec<&str> = Verdict::ALL.iter().filter(|v| can_be_expected(v)).map(|v| v.word()).collect();
+            Err(format!("key 'verdict': '{word}' is no verdict; known: {}", known.join(", ")))
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn entries_are_read_in_order() {
+        let text = r#"
+            # A comment.
+            [[expect]]
+            device = "gpu-*"
+            case = "argsort/c=3"
+            verdict = "fail"
+            check = "order"
+            reason = "sorts the wrong way"
+            link = "https://example.org/1"
+
+            [[expect]]
+            device = "cpu"
+            case = "*w=q8_0*"
+            verdict = "crash"
+            reason = "divides by zero"
+
+            [[expect]]
+            device = "cpu"
+            case = "mul_mat_id"
+            verdict = "fail"
+            check = ["values", "scale"]
+            reason = "a factor is missing"
+        "#;
+        let read = parse("e.toml", text).unwrap();
+        assert_eq!(read.len(), 3);
+        assert_eq!((&*read[0].place, read[0].outcome()), ("e.toml, entry 1", "fail of 'order'".to_owned()));
+        assert_eq!(read[0].link.as_deref(), Some("https://example.org/1"));
+        assert_eq!((&*read[1].reason, read[1].verdict, read[1].checks.len()), ("divides by zero", Verdict::Crash, 0));
+        assert_eq!(read[2].checks, ["values", "scale"]);
+        assert!(parse("e.toml", "# nothing yet\n").unwrap().is_empty());
+    }
+
+    #[test]
+    fn mistakes_name_file_entry_and_key() {
+        const GOOD: &str = "[[expect]]\ndevice = 'a'\ncase = 'b'\nverdict = 'fail'\nreason = 'c'\n";
+        let why = |text: &str| parse("e.toml", text).unwrap_err();
+        assert!(parse("e.toml", GOOD).is_ok());
+        for (entry, want) in [
+            ("reason = 1", "e.toml, entry 2: key 'device' is missing"),
+            ("device = 'a'\ncase = 'b'\nverdict = 'fail'", "e.toml, entry 2: key 'reason' is missing"),
+            ("device = 1", "e.toml, entry 2: key 'device' is of type integer, not a string"),
+            ("check = 1", "e.toml, entry 2: key 'check' is of type integer, not a string"),
+            ("check = []", "e.toml, entry 2: key 'check' is of type array, not a string"),
+            ("check = ['order', 1]", "e.toml, entry 2: key 'check' is of type integer, not a string"),
+            ("device = ' '", "e.toml, entry 2: key 'device' is empty"),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = 'bad'",
+                "e.toml, entry 2: key 'verdict': 'bad' is no verdict; known: pass, fail, inconclusive, unsupported, crash, timeout, flaky",
+            ),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = 'wedged'",
+                "e.toml, entry 2: key 'verdict': a wedged device needs a hand and can't be expected",
+            ),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = 'crash'\ncheck = 'c'\nreason = 'd'",
+                "e.toml, entry 2: key 'check' has no meaning where the verdict is 'crash': no check fails there",
+            ),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = 'fail'\nreason = 'c'\nchecks = 'd'",
+                "e.toml, entry 2: unknown key 'checks'; known here: device, case, verdict, check, reason, link",
+            ),
+        ] {
+            assert_eq!(why(&format!("{GOOD}[[expect]]\n{entry}\n")), want);
+        }
+        assert!(why(&GOOD.replace("'a'", "'a['")).starts_with("e.toml, entry 1: key 'device': 'a[' is no glob"));
+        assert!(why(&GOOD.replace("'b'", "'*['")).starts_with("e.toml, entry 1: key 'case': '*[' is no glob"));
+        assert_eq!(why("[[expected]]\n"), "e.toml: unknown key 'expected'; known here: expect");
+        assert_eq!(why("expect = 3\n"), "e.toml: 'expect' is no list of tables; write [[expect]]");
+        assert_eq!(why("expect = [3]\n"), "e.toml, entry 1: is no table; write [[expect]]");
+        let broken = why(&format!("{GOOD}device = \n"));
+        assert!(broken.starts_with("e.toml, line 6: ") && !broken.contains('\n'), "{broken}");
+        assert!(read(Path::new("/no/such/file")).unwrap_err().starts_with("cannot read /no/such/file: "));
+    }
+}

@@ -1,0 +1,221 @@
+//! Expectations: known results, each with a reason, so that only what is new fails a run.
+//!
+//! An expectation names devices and cases by pattern, and the verdict they have.
+//! Of several that speak of a result the first one decides, in the order of the
+//! files on the command line and of the entries within each: an exception stands
+//! above the rule. What is known must stay true: a result that differs from what
+//! was expected of it, for better or worse, is unexpected and fails the run.
+
+mod file;
+
+use glob::Pattern;
+
+pub use file::read;
+
+use crate::result::{CaseResult, Verdict};
+use crate::select::Filter;
+
+/// A known result.
+#[derive(Clone, Debug)]
+pub struct Expectation {
+    /// Where it is written: file and entry.
+    pub place: String,
+    /// The keys of its devices.
+    pub device: Pattern,
+    /// The ids of its cases.
+    pub case: Filter,
+    /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, or fail twice.
+    pub verdict: Verdict,
+    /// The only checks that may fail, at least one of them; any where none is named. One bug often shows in several,
+    /// and in which of them depends on the case.
+    pub checks: Vec<String>,
+    /// Why this is so.
+    pub reason: String,
+    /// Where to read more.
+    pub link: Option<String>,
+}
+
+/// How a result compares with what was expected of it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Fit<'a> {
+    /// No expectation speaks of it: it is judged by itself.
+    Unmentioned,
+    /// It is what was expected, for this reason.
+    Expected {
+        /// The expectation's reason.
+        reason: &'a str,
+    },
+    /// It is something else.
+    Unexpected {
+        /// What was expected, what came, and where the expectation is written: one line.
+        why: String,
+    },
+}
+
+impl Expectation {
+    /// Whether it says anything about this device and case.
+    pub fn speaks_of(&self, result: &CaseResult) -> bool {
+        self.device.matches(&result.device) && self.case.matches(&result.case)
+    }
+
+    /// What is expected, in words: `fail of 'values'`.
+    pub fn outcome(&self) -> String {
+        match &self.checks[..] {
+            [] => self.verdict.to_string(),
+            checks => format!("{} of '{}'", self.verdict, checks.join("', '")),
+        }
+    }
+
+    fn verdict_fits(&self, got: Verdict) -> bool {
+        let comes_and_goes = matches!(got, Verdict::Pass | Verdict::Fail);
+        got == self.verdict || self.verdict == Verdict::Flaky && comes_and_goes
+    }
+
+    /// A failed check that was not named, where any was.
+    fn other_check<'a>(&self, result: &'a CaseResult) -> Option<&'a str> {
+        let mut failed = result.failed_checks().map(|c| &*c.name);
+        failed.find(|name| !self.checks.is_empty() && !self.checks.iter().any(|named| named == name))
+    }
+}
+
+/// Compares a result with the first expectation that speaks of it.
+pub fn judge_expectation<'a>(expectations: &'a [Expectation], result: &CaseResult) -> Fit<'a> {
+    let Some(e) = expectations.iter().find(|e| e.speaks_of(result)) else { return Fit::Unmentioned };
+    let but = match result.verdict {
+        verdict if e.verdict_fits(verdict) => match e.other_check(result) {
+            None => return Fit::Expected { reason: &e.reason },
+            Some(other) => format!("'{other}' fails"),
+        },
+        Verdict::Pass => "it passes: remove the expectation".to_owned(),
+        other => format!("it ends with '{other}'"),
+    };
+    Fit::Unexpected { why: format!("expected {}, but {but} ({})", e.outcome(), e.place) }
+}
+
+/// Writes into a result what was expected of it.
+pub fn apply(expectations: &[Expectation], result: &mut CaseResult) {
+    match judge_expectation(expectations, result) {
+        Fit::Unmentioned => {}
+        Fit::Expected { reason } => result.expected = Some(reason.to_owned()),
+        Fit::Unexpected { why } => result.unexpected = Some(why),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use conform_cases::judge::{Check, Failure};
+
+    /// `device case verdict[:check,…]`, as the `n`-th entry of a file.
+    fn expectation(n: usize, text: &str) -> Expectation {
+        let [device, case, outcome] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
+        let (verdict, checks) = outcome.split_once(':').unwrap_or((outcome, ""));
+        Expectation {
+            place: format!("e.toml, entry {n}"),
+            device: Pattern::new(device).unwrap(),
+            case: Filter::new(case).unwrap(),
+            verdict: verdict_of(verdict),
+            checks: checks.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+            reason: format!("reason {n}"),
+            link: None,
+        }
+    }
+
+    fn verdict_of(word: &str) -> Verdict {
+        Verdict::ALL.into_iter().find(|v| v.word() == word).unwrap()
+    }
+
+    /// `verdict[:failed check,…]` of a case on `gpu-0`.
+    fn result(text: &str) -> CaseResult {
+        let (verdict, failed) = text.split_once(':').unwrap_or((text, ""));
+        let mut r = CaseResult::bare("argsort/c=3/data=ties/v1-1", "gpu-0", verdict_of(verdict), None);
+        r.checks.push(Check::passed("written"));
+        let failed = failed.split(',').filter(|name| !name.is_empty());
+        r.checks.extend(failed.map(|name| Check::failed(name, Failure::new("…"))));
+        r
+    }
+
+    /// What comes of a result: `-` where no expectation speaks of it, the reason, or why it is unexpected.
+    fn fit(expectations: &[&str], got: &str) -> String {
+        let expectations: Vec<_> = expectations.iter().enumerate().map(|(i, e)| expectation(i + 1, e)).collect();
+        match judge_expectation(&expectations, &result(got)) {
+            Fit::Unmentioned => "-".to_owned(),
+            Fit::Expected { reason } => reason.to_owned(),
+            Fit::Unexpected { why } => why,
+        }
+    }
+
+    #[test]
+    fn what_fits() {
+        const ANY: &str = "* * fail";
+        const ORDER: &str = "gpu-* argsort/c=3 fail:order";
+        for (expectations, got, want) in [
+            // Who is spoken of: globs of devices, prefixes or globs of cases.
+            (&[][..], "fail:order", "-"),
+            (&["cpu * fail"], "fail:order", "-"),
+            (&["gpu argsort fail"], "fail:order", "-"),
+            (&["gpu-* top_k fail"], "fail:order", "-"),
+            (&["gpu-* argsort fail"], "fail:order", "reason 1"),
+            (&["gpu-? *data=ties* fail"], "fail:order", "reason 1"),
+            // The same verdict, and no check but the named one.
+            (&[ANY], "fail:order,inputs", "reason 1"),
+            (&[ORDER], "fail:order", "reason 1"),
+            (&[ORDER], "fail:inputs", "expected fail of 'order', but 'inputs' fails (e.toml, entry 1)"),
+            (&[ORDER], "fail:order,inputs", "expected fail of 'order', but 'inputs' fails (e.toml, entry 1)"),
+            (&["* * fail:values,scale"], "fail:values", "reason 1"),
+            (&["* * fail:values,scale"], "fail:values,scale", "reason 1"),
+            (
+                &["* * fail:values,scale"],
+                "fail:values,bias",
+                "expected fail of 'values', 'scale', but 'bias' fails (e.toml, entry 1)",
+            ),
+            // Another verdict, for better or worse.
+            (&[ORDER], "pass", "expected fail of 'order', but it passes: remove the expectation (e.toml, entry 1)"),
+            (&[ANY], "pass", "expected fail, but it passes: remove the expectation (e.toml, entry 1)"),
+            (&[ANY], "crash", "expected fail, but it ends with 'crash' (e.toml, entry 1)"),
+            (&[ANY], "flaky:order", "expected fail, but it ends with 'flaky' (e.toml, entry 1)"),
+            (&[ANY], "unsupported", "expected fail, but it ends with 'unsupported' (e.toml, entry 1)"),
+            (&[ANY], "wedged", "expected fail, but it ends with 'wedged' (e.toml, entry 1)"),
+            (&["* * crash"], "crash", "reason 1"),
+            (&["* * timeout"], "crash", "expected timeout, but it ends with 'crash' (e.toml, entry 1)"),
+            (&["* * unsupported"], "unsupported", "reason 1"),
+            (
+                &["* * unsupported"],
+                "pass",
+                "expected unsupported, but it passes: remove the expectation (e.toml, entry 1)",
+            ),
+            // What comes and goes.
+            (&["* * flaky:order"], "flaky:order", "reason 1"),
+            (&["* * flaky:order"], "fail:order", "reason 1"),
+            (&["* * flaky:order"], "pass", "reason 1"),
+            (&["* * flaky:order"], "flaky:inputs", "expected flaky of 'order', but 'inputs' fails (e.toml, entry 1)"),
+            (&["* * flaky"], "crash", "expected flaky, but it ends with 'crash' (e.toml, entry 1)"),
+            // The first that speaks of a result decides, fit or not: an exception stands above the rule.
+            (&["cpu * fail", ANY], "fail:order", "reason 2"),
+            (&["* argsort/c=3 pass", "* argsort fail"], "pass", "reason 1"),
+            (
+                &["* argsort/c=3 pass", "* argsort fail"],
+                "fail:order",
+                "expected pass, but it ends with 'fail' (e.toml, entry 1)",
+            ),
+            (&["* * crash", ANY], "fail:order", "expected crash, but it ends with 'fail' (e.toml, entry 1)"),
+        ] {
+            assert_eq!(fit(expectations, got), want, "{expectations:?} {got}");
+        }
+    }
+
+    #[test]
+    fn what_gates() {
+        let gates = |expected: &str, got: &str, gating: bool| {
+            let mut r = CaseResult { gating, ..result(got) };
+            apply(&[expectation(1, expected)], &mut r);
+            r.is_unexpected()
+        };
+        assert!(!gates("* * fail", "fail:order", true));
+        assert!(gates("* * fail", "pass", true));
+        assert!(gates("* * fail:inputs", "fail:order", true));
+        assert!(gates("cpu * fail", "fail:order", true));
+        // Where the contract does not bind a device, nothing does.
+        assert!(!gates("* * fail", "pass", false));
+    }
+}
