@@ -13,7 +13,7 @@ pub struct Cost {
 
 impl Cost {
     /// No drawn case costs more operations than this; ids written by hand may. A sort of 2^20 columns takes 110 million.
-    pub const MAX_OPERATIONS: u64 = 128_000_000;
+    pub const MAX_OPERATIONS: u64 = 64_000_000;
     /// No drawn case has more input elements than this.
     pub const MAX_INPUT_ELEMENTS: u64 = 16_000_000;
 

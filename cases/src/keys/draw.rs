@@ -8,22 +8,20 @@ use crate::id::Margins;
 const COLS: &[usize] = &[
     1, 2, 3, 4, 7, 8, 16, 31, 32, 33, 60, 64, 65, 127, 128, 129, 144, 160, 255, 256, 257, 288, 511, 512, 513, 1023,
     1024, 1025, 2047, 2048, 2049, 4095, 4096, 4097, 8192, 8193, 16384, 16385, 32000, 32768, 32769, 65535, 65536,
-    131071, 131072, 151936, 262143, 262144, 524288, 1048575, 1048576,
+    131071, 131072, 151936, 262143, 262144, 524288,
 ];
 const ROWS: &[usize] = &[1, 2, 3, 5, 16, 17, 32, 33, 64, 65, 256];
 
-/// No drawn row is longer.
-const MAX_COLS: usize = 1 << 20;
-/// Several rows together have no more keys than this: what is long has one row.
+/// No drawn case has more keys: sorting so many in one row costs what a drawn case may.
 const MAX_KEYS: usize = 1 << 19;
 
 impl KeyRows {
     /// Draws shape, view and recipe within the drawer's budget.
     pub(crate) fn draw(d: &mut Draw) -> Self {
-        let budget = d.input_elements.min(d.operations).min(MAX_COLS as u64) as usize;
+        let budget = d.input_elements.min(d.operations).min(MAX_KEYS as u64) as usize;
         let cols = d.edge(COLS, 1, budget.max(64));
         let mut rows = [1; 3];
-        let most = (budget.min(MAX_KEYS) / cols).clamp(1, 1000);
+        let most = (budget / cols).clamp(1, 1000);
         rows[0] = d.edge(ROWS, 1, most);
         if d.one_in(3) {
             rows[1] = d.edge(&[2, 3, 5], 1, (most / rows[0]).max(1));

@@ -116,6 +116,8 @@ functions! {
         ggml_set_name(*mut Tensor, *const c_char) -> *mut Tensor;
         ggml_mul_mat_id(*mut RawContext, *mut Tensor, *mut Tensor, *mut Tensor) -> *mut Tensor;
         ggml_argsort(*mut RawContext, *mut Tensor, c_int) -> *mut Tensor;
+        ggml_top_k(*mut RawContext, *mut Tensor, c_int) -> *mut Tensor;
+        ggml_cont(*mut RawContext, *mut Tensor) -> *mut Tensor;
         ggml_nbytes(*const Tensor) -> usize;
         ggml_new_graph(*mut RawContext) -> *mut RawGraph;
         ggml_build_forward_expand(*mut RawGraph, *mut Tensor);

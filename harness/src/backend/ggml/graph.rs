@@ -88,8 +88,10 @@ impl Loaded {
             let raw = match *step {
                 Step::MulMatId { weights, x, ids, .. } => rest.mul_mat_id(source(weights)?, source(x)?, source(ids)?),
                 Step::Argsort { x, order, .. } => rest.argsort(source(x)?, c_int::from(order == Order::Desc)),
-                // Old builds answer with a view of a whole argsort, which nothing here can read yet.
-                Step::TopK { .. } => return Err(LoadError::Unsupported("top_k is not handed to ggml yet".to_owned())),
+                Step::TopK { x, out } => {
+                    let target = &plan.tensors[out];
+                    rest.top_k(source(x)?, target.shape[0], target.parent_bytes())
+                }
             };
             let target = &plan.tensors[op.out];
             if rest.bytes(raw) != target.parent_bytes() {
@@ -139,7 +141,7 @@ impl Operation {
             Step::Argsort { x, out, .. } => (true, out, shape(x)),
             Step::TopK { x, out } => {
                 let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
-                ((1..=cols).contains(&k), out, [k, r1, r2, r3])
+                (k <= cols, out, [k, r1, r2, r3])
             }
         };
         let target = &plan.tensors[out];

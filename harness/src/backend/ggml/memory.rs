@@ -88,6 +88,15 @@ impl Context {
         unsafe { (self.ggml.base.ggml_mul_mat_id)(self.raw, weights, x, ids) }
     }
 
+    /// `ggml_top_k`; until late 2025 that was a view of an argsort, which is copied here into a tensor of its own.
+    pub(super) fn top_k(&self, x: *mut Tensor, k: usize, bytes: usize) -> *mut Tensor {
+        // SAFETY: as for `argsort`; k is at most the columns of x, as the plan's check has seen.
+        unsafe {
+            let raw = (self.ggml.base.ggml_top_k)(self.raw, x, c_int::try_from(k).unwrap_or(c_int::MAX));
+            if self.bytes(raw) == bytes { raw } else { (self.ggml.base.ggml_cont)(self.raw, raw) }
+        }
+    }
+
     /// `ggml_argsort`.
     pub(super) fn argsort(&self, x: *mut Tensor, order: c_int) -> *mut Tensor {
         // SAFETY: as above.
