@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Real ggml builds through the adapter: the newest and an old one, CPU variants and repacked weights.
+# A device that is not there fails the run: it is asked for by name.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+newest=3.22.1 # v0.5.0
+oldest=3.6.0  # b4753
+ci/fetch-ggml.sh "$newest" "$oldest"
+conform=target/release/conform
+builds=${CARGO_TARGET_DIR:-target}/ggml
+
+echo '--- newest build: smoke on two CPU variants and repacked weights'
+$conform run --ggml "$builds/v0.5.0" --timeout 10s --expect ci/expectations/ggml-cpu.toml \
+    --device ggml-v0.5.0-cpu-x64 --device ggml-v0.5.0-cpu-haswell --device ggml-v0.5.0-cpu-haswell+repack
+
+echo '--- oldest build: mul_mat_id'
+$conform run mul_mat_id --ggml "$builds/b4753" --timeout 10s --expect ci/expectations/ggml-cpu.toml \
+    --device ggml-b4753-cpu-haswell --device ggml-b4753-cpu-haswell+repack
+
+echo '--- an abort inside the library is a crash of that case alone'
+out=$(mktemp -d)
+trap 'rm -rf "$out"' EXIT
+bad='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=out,data=normal/v1-3'
+good='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=shuffle,data=normal/v1-3'
+code=0
+$conform replay "$bad" "$good" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-haswell+repack --json >"$out/replay" || code=$?
+[ "$code" = 1 ] && grep -q '"verdict": "crash"' "$out/replay" && grep -q '"verdict": "pass"' "$out/replay"
+
+echo '--- a broken build beside a good one'
+mkdir "$out/broken"
+head -c 1000 "$builds/v0.5.0/libggml-base.so" >"$out/broken/libggml-base.so"
+code=0
+$conform run 'argsort/c=1/' --ggml "$out/broken" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-x64 || code=$?
+[ "$code" = 2 ]
