@@ -112,6 +112,10 @@ impl Kernels {
             let device = ClDevice::new(context.default_device());
             let max_group = raw.get_work_group_size(device.id());
             let max_group = max_group.map_err(failed("clGetKernelWorkGroupInfo", name))?;
+            // Every kernel requires its size. Where the compiler took it, that counts: rusticl answers 32 whatever it took.
+            let required = raw.get_compile_work_group_size(device.id());
+            let required = required.map_err(failed("clGetKernelWorkGroupInfo", name))?;
+            let max_group = max_group.max(required.iter().product());
             let needs = raw.get_local_mem_size(device.id());
             let needs = needs.map_err(failed("clGetKernelWorkGroupInfo", name))?;
             let has = device.local_mem_size().map_err(failed("clGetDeviceInfo", "CL_DEVICE_LOCAL_MEM_SIZE"))?;
