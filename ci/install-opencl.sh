@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# Installs PoCL, the OpenCL implementation that every kernel is tested on, and sees that it is there.
+# Installs the OpenCL implementations that every kernel is tested on, and sees that they are there: PoCL, and rusticl
+# of Mesa, which has devices only where RUSTICL_ENABLE names a driver.
 set -euo pipefail
 
-if ! ldconfig -p | grep -q libOpenCL.so.1 || ! ls /etc/OpenCL/vendors/pocl*.icd >/dev/null 2>&1; then
+vendors=/etc/OpenCL/vendors
+if ! ldconfig -p | grep -q libOpenCL.so.1 || ! ls $vendors/pocl*.icd $vendors/rusticl*.icd >/dev/null 2>&1; then
     export DEBIAN_FRONTEND=noninteractive
     apt-get update -qq
-    apt-get install -y -qq --no-install-recommends ocl-icd-libopencl1 pocl-opencl-icd >/dev/null
+    apt-get install -y -qq --no-install-recommends ocl-icd-libopencl1 pocl-opencl-icd mesa-opencl-icd \
+        >/dev/null
 fi
-ls /etc/OpenCL/vendors/pocl*.icd >/dev/null
+ls $vendors/pocl*.icd $vendors/rusticl*.icd >/dev/null

@@ -8,6 +8,7 @@ use std::time::Instant;
 use conform_cases::case::Case;
 use conform_cases::profile::Profile;
 use glob::Pattern;
+use serde::Serialize;
 
 use super::args::Run;
 use super::list::{Selected, filters, seed, select};
@@ -70,7 +71,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     ran?;
     let summary = listener.summary;
     let said = if args.json {
-        say_json(&summary)
+        say_json(&Report { run: &head, summary: &summary })
     } else {
         let time = started.elapsed().as_secs_f64();
         let expected = match summary.expected {
@@ -138,6 +139,14 @@ fn short(text: &str) -> String {
         Some((end, _)) => format!("{}…", &text[..end]),
         None => text.to_owned(),
     }
+}
+
+/// What `--json` prints: enough to repeat the run, and what came of it.
+#[derive(Serialize)]
+struct Report<'a> {
+    run: &'a RunHead<'a>,
+    #[serde(flatten)]
+    summary: &'a Summary,
 }
 
 /// Hears the events of a run and passes them to everyone who shows or keeps them.

@@ -28,8 +28,8 @@ pub struct Tally {
     pub models: BTreeMap<String, ModelTally>,
     /// Why cases are unsupported, by how often.
     pub unsupported: BTreeMap<String, u64>,
-    /// Checks that did not apply or were not possible, with the reason, by how often.
-    pub not_possible: BTreeMap<String, u64>,
+    /// Checks that did not apply or were not possible: by reason, how often each.
+    pub not_possible: BTreeMap<String, BTreeMap<String, u64>>,
 }
 
 /// What is known of a precision model after a run.
@@ -236,19 +236,24 @@ impl Summary {
         }
     }
 
-    /// Checks that could not be made, devices with the same count together.
+    /// Checks that could not be made: those with the same reason and count together, and so devices.
     fn impossible_checks(&self, text: &mut String) {
-        let mut by_reason: BTreeMap<(&str, &str, u64), Vec<&str>> = BTreeMap::new();
+        let mut by_reason: BTreeMap<(&str, &str, u64), (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
         for (device, op, t) in self.tallies() {
-            for (what, count) in &t.not_possible {
-                by_reason.entry((op, what, *count)).or_default().push(device);
+            for (why, checks) in &t.not_possible {
+                for (check, count) in checks {
+                    let (checks, devices) = by_reason.entry((op, why, *count)).or_default();
+                    checks.insert(check);
+                    devices.insert(device);
+                }
             }
         }
         if !by_reason.is_empty() {
             push(text, format_args!("\nchecks that did not apply or were not possible\n"));
         }
-        for ((op, what, count), devices) in by_reason {
-            push(text, format_args!("  {count:>6} × {op} {what}, on {}\n", devices.join(", ")));
+        let join = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+        for ((op, why, count), (checks, devices)) in by_reason {
+            push(text, format_args!("  {count:>6} × {op} {} ({why}), on {}\n", join(checks), join(devices)));
         }
     }
 
@@ -364,7 +369,8 @@ impl Tally {
         }
         for check in &r.checks {
             if let Status::NotPossible { why } = &check.status {
-                *self.not_possible.entry(format!("{} ({why})", check.name)).or_default() += 1;
+                let checks = self.not_possible.entry(why.clone()).or_default();
+                *checks.entry(check.name.clone()).or_default() += 1;
             }
         }
     }
