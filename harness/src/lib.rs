@@ -9,6 +9,7 @@
 //! - [`worker`]: worker processes, seen from both sides
 //! - [`discover`], [`select`]: which devices and cases there are
 //! - [`run`]: takes cases through devices
+//! - [`probe`]: what arithmetic devices show
 //! - [`result`]: what comes out
 //! - [`report`]: what people and files get to see of it
 //! - [`cli`]: the commands
@@ -16,6 +17,7 @@
 pub mod backend;
 pub mod cli;
 pub mod discover;
+pub mod probe;
 pub mod report;
 pub mod result;
 pub mod run;

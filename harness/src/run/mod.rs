@@ -18,6 +18,7 @@ use crate::discover::Found;
 use crate::result::CaseResult;
 use crate::worker::Limits;
 
+pub(crate) use lane::deadline;
 use lane::execute_case;
 use pool::Pool;
 pub use prepare::Prepared;
