@@ -7,7 +7,7 @@ use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, Parts};
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
-use conform_cases::model::Kernels;
+use conform_cases::model::{Kernels, probe};
 use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
@@ -59,16 +59,28 @@ impl Filled {
 /// A case id gives the same bytes on any host, forever. Every recipe of every type is here, views included.
 #[test]
 fn input_bytes() {
-    let mut text = String::new();
     let small = |c: &Case| c.body().cost().input_elements < 40_000;
-    for case in smoke().filter(small).take(400) {
+    snapshot("input_bytes", &hashes(smoke().filter(small).take(400)));
+}
+
+/// The same for the recipes that are only probed with.
+#[test]
+fn probe_bytes() {
+    let probes = ElemType::WEIGHTS.into_iter().flat_map(|w| probe::cases(w, 2).unwrap());
+    snapshot("probe_bytes", &hashes(probes.map(|(_, case)| case)));
+}
+
+/// A hash of each input of each case.
+fn hashes(cases: impl Iterator<Item = Case>) -> String {
+    let mut text = String::new();
+    for case in cases {
         let f = Filled::new(case);
         writeln!(text, "{}", f.case).unwrap();
         for (i, t) in f.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
             writeln!(text, "  {:016x} {}", hash(f.inputs().tensor(i).1), t.name).unwrap();
         }
     }
-    snapshot("input_bytes", &text);
+    text
 }
 
 /// Exact recipes have one right answer on every host and for every correct device.

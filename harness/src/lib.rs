@@ -9,6 +9,7 @@
 //! - [`worker`]: worker processes, seen from both sides
 //! - [`discover`], [`select`]: which devices and cases there are
 //! - [`run`]: takes cases through devices
+//! - [`probe`]: what arithmetic devices show
 //! - [`result`]: what comes out
 //! - [`expect`]: which results are known, and why
 //! - [`report`]: what people and files get to see of it
@@ -18,6 +19,7 @@ pub mod backend;
 pub mod cli;
 pub mod discover;
 pub mod expect;
+pub mod probe;
 pub mod report;
 pub mod result;
 pub mod run;

@@ -12,7 +12,7 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::model::Kernels;
+use crate::model::{Kernels, Model};
 use crate::op::Inputs;
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
@@ -56,6 +56,27 @@ pub struct Findings {
     pub checks: Vec<Check>,
     /// Sizes of errors, where values are approximate.
     pub metrics: Option<Metrics>,
+}
+
+impl Findings {
+    /// Where something is wrong, names the first of these models under which nothing would be. The verdict stays: a
+    /// tolerance is never widened because a device needs it.
+    pub(crate) fn name_looser_model(&mut self, models: &[Model], judge: impl Fn(&Model) -> Findings) {
+        let failed = self.checks.iter_mut().find_map(|c| match &mut c.status {
+            Status::Failed(failure) => Some(failure),
+            _ => None,
+        });
+        let Some(failure) = failed else { return };
+        if let Some(model) = models.iter().find(|model| judge(model).is_good()) {
+            failure.what = format!("{}; only the looser model '{}' would pass", failure.what, model.name);
+        }
+    }
+
+    /// True if something was judged, and nothing is wrong.
+    fn is_good(&self) -> bool {
+        let judged = self.metrics.as_ref().is_some_and(|m| m.inconclusive < m.elements && !m.blind);
+        judged && self.checks.iter().all(|c| c.failure().is_none())
+    }
 }
 
 /// One property, and how it went.

@@ -1,10 +1,11 @@
 //! Precision models: what a device is allowed to do to the numbers, as data.
 
+pub mod probe;
 mod table;
 
 use serde::Serialize;
 
-pub use table::{Arithmetic, Kernels, of_device};
+pub use table::{Arithmetic, Kernels, looser_than_unknown, of_device};
 
 /// A rounding of operands before they are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]

@@ -53,13 +53,40 @@ pub fn of_device(a: &Arithmetic) -> Model {
         Kernels::GgmlCpuAvx => ggml_cpu(a.weights, Some(Rounding::Even)),
         Kernels::GgmlCpuPlain => ggml_cpu(a.weights, Some(Rounding::Away)),
         Kernels::GgmlRepack => ggml_cpu(a.weights, None),
-        Kernels::GgmlVulkan => ggml_vulkan(a.tokens),
-        Kernels::Unknown => Model {
-            activations: Activations::Quantised(q8(true, None)),
-            ..Model::f32("unknown device: f32 sums over 8-bit activations", roundings(1, 8))
-        },
+        Kernels::GgmlVulkan => ggml_vulkan(a.weights, a.tokens),
+        Kernels::Unknown => unknown(),
     };
     Model { flushes: a.flushes, ..model }
+}
+
+/// A device without an entry.
+fn unknown() -> Model {
+    Model {
+        activations: Activations::Quantised(q8(true, None)),
+        ..Model::f32("unknown device: f32 sums over 8-bit activations", roundings(1, 8))
+    }
+}
+
+/// Known arithmetic that a device without an entry is not allowed, the loosest last. It judges nothing: where only one
+/// of these would pass, a failure says so, since that is either the entry which is missing here or lost precision.
+pub fn looser_than_unknown(flushes: bool) -> Vec<Model> {
+    let converted = |name, weights, activations| Model {
+        weights,
+        activations: Activations::Converted(activations),
+        ..Model::f32(name, roundings(1, 8))
+    };
+    let wide_blocks = Quantiser { block: 256, ..q8(true, None) };
+    let models = [
+        converted("f16 operands, f32 sums", Conversion::F16, Conversion::F16),
+        Model {
+            activations: Activations::Quantised(wide_blocks),
+            name: "8-bit activations in blocks of 256",
+            ..unknown()
+        },
+        converted("bf16 operands, f32 sums", Conversion::Bf16, Conversion::Bf16),
+        f16_tiles(),
+    ];
+    models.into_iter().map(|model| Model { flushes, ..model }).collect()
 }
 
 /// Our own kernels, counted from their code:
@@ -110,17 +137,32 @@ fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
     }
 }
 
-/// ggml's Vulkan backend: matrix-vector kernels in f32 for few tokens, tiles in f16 with f16 sums for more.
-fn ggml_vulkan(tokens: usize) -> Model {
-    match tokens {
-        1..=8 => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 8)) },
-        _ => Model {
-            weights: Conversion::F16,
-            activations: Activations::Converted(Conversion::F16),
-            stages: vec![Stage { sums: Sums::F16, roundings: Roundings { times: 2, per: 1, plus: 0, fixed: 0 } }],
-            forms_weights: true,
-            ..Model::f32("f16 tiles, f16 sums", roundings(1, 0))
-        },
+/// ggml's Vulkan backend, as builds from August 2025 on show it (`conform devices --probe`): matrix-vector kernels in f32
+/// for up to 8 tokens, tiles of f16 operands for more, with f32 sums where the weights are f32 and f16 sums elsewhere;
+/// bf16 weights make bf16 activations throughout. Older builds take tiles from the second token on, which contradicts
+/// this entry: their results at 2 to 8 tokens are judged too strictly.
+fn ggml_vulkan(weights: ElemType, tokens: usize) -> Model {
+    let converted = |name, conversion| Model {
+        weights: conversion,
+        activations: Activations::Converted(conversion),
+        ..Model::f32(name, roundings(1, 8))
+    };
+    match (weights, tokens) {
+        (ElemType::Bf16, _) => converted("bf16 operands, f32 sums", Conversion::Bf16),
+        (_, 1..=8) => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 8)) },
+        (ElemType::F32, _) => converted("f16 operands, f32 sums", Conversion::F16),
+        _ => f16_tiles(),
+    }
+}
+
+/// Both operands in f16, and a rounding to f16 after each product and each addition.
+fn f16_tiles() -> Model {
+    Model {
+        weights: Conversion::F16,
+        activations: Activations::Converted(Conversion::F16),
+        stages: vec![Stage { sums: Sums::F16, roundings: Roundings { times: 2, per: 1, plus: 0, fixed: 0 } }],
+        forms_weights: true,
+        ..Model::f32("f16 tiles, f16 sums", roundings(1, 0))
     }
 }
 

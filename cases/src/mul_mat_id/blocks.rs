@@ -5,8 +5,8 @@
 
 use half::f16;
 
-use super::data::{CONST, finite_f16, heavy, power_of_two, sign, uniform};
-use super::exact::{ACTIVATION_BLOCK, anchor, largest_q6_scale};
+use super::data::{CONST, finite_f16, heavy, power_of_two, sign, uniform, wider};
+use super::exact::{ACTIVATION_BLOCK, W2049_STEP, anchor, is_large, largest_q6_scale};
 use super::{Data, MulMatId};
 use crate::formats::{ElemType, Parts};
 use crate::stream::{Stream, below, unit};
@@ -29,7 +29,7 @@ pub(super) fn parts(case: &MulMatId, stream: Stream, seed: u64, at: (usize, usiz
     }
     sub_blocks(case, &mut parts, sub);
     match case.data {
-        Data::Narrow => narrow_codes(case, &mut parts, seed, at.2),
+        data if data.has_small_codes() => small_codes(case, &mut parts, seed, at.2),
         Data::Const => parts.codes = [zero_code(case.w) + 5; 256],
         _ => {}
     }
@@ -79,7 +79,8 @@ fn scale_value(case: &MulMatId, word: u64) -> f64 {
     match case.data {
         Data::Wide if sub_blocks => 0.125,
         Data::Wide => sign(word) * power_of_two(below(word << 32, 3) as i64 - 3),
-        Data::Narrow => sign(word) * 0.5,
+        Data::W2049 => sign(word) * W2049_STEP as f64 / 512.0,
+        data if data.has_small_codes() => sign(word) * 0.5,
         Data::Heavy => heavy(word) / 16.0,
         Data::Huge => uniform(word) * 65504.0,
         Data::Tiny => sign(word) * (word >> 54) as f64 * power_of_two(-24),
@@ -93,9 +94,9 @@ fn scale_value(case: &MulMatId, word: u64) -> f64 {
 fn min_value(case: &MulMatId, word: u64, parts: &Parts) -> f64 {
     let scale = f16::from_bits(parts.scale).to_f64();
     match (case.data, case.w) {
-        (Data::Wide | Data::Narrow, ElemType::Q4K) => scale,
+        (data, ElemType::Q4K) if data.is_exact() => scale,
         (Data::Wide, _) => -scale * below(word, 1 << case.w.code_bits().min(5)) as f64,
-        (Data::Narrow, _) => -scale * f64::from(zero_code(case.w)),
+        (data, _) if data.has_small_codes() => -scale * f64::from(zero_code(case.w)),
         (Data::Const, ElemType::Q4K) => 0.0,
         (_, ElemType::Q4K) => scale_value(case, word),
         (Data::Huge, _) => uniform(word) * 65504.0,
@@ -106,7 +107,7 @@ fn min_value(case: &MulMatId, word: u64, parts: &Parts) -> f64 {
 
 fn sub_blocks(case: &MulMatId, parts: &mut Parts, byte: impl Fn(usize) -> u64) {
     match (case.data, case.w) {
-        (Data::Narrow | Data::Const, _) => parts.sub_mins = [zero_code(case.w); 8],
+        (data, _) if data.has_small_codes() || data == Data::Const => parts.sub_mins = [zero_code(case.w); 8],
         (Data::Wide, ElemType::Q6K) => {
             let most = largest_q6_scale(case.k) as u64;
             parts.sub_scales = std::array::from_fn(|i| (below(byte(i) << 56, 2 * most + 1) as i64 - most as i64) as u8);
@@ -119,11 +120,12 @@ fn sub_blocks(case: &MulMatId, parts: &mut Parts, byte: impl Fn(usize) -> u64) {
     }
 }
 
-/// Codes within ±2 of zero, and zero under each anchor.
-fn narrow_codes(case: &MulMatId, parts: &mut Parts, seed: u64, block: usize) {
+/// Codes within ±2 of zero (±3 where they make 2049), zero under each anchor, and one under a large activation.
+fn small_codes(case: &MulMatId, parts: &mut Parts, seed: u64, block: usize) {
     let zero = zero_code(case.w);
     for code in &mut parts.codes {
-        let small = below(u64::from(*code & 15) << 60 | 1 << 59, 5) as i8 - 2;
+        let small = below(u64::from(*code & 15) << 60 | 1 << 59, 5) as i64 - 2;
+        let small = if case.data == Data::W2049 { wider(small) as i8 } else { small as i8 };
         *code = match case.w {
             // e2m1 counts in halves: codes 0, 1, 2 and their negatives.
             ElemType::Mxfp4 if small < 0 => 8 | small.unsigned_abs(),
@@ -132,7 +134,8 @@ fn narrow_codes(case: &MulMatId, parts: &mut Parts, seed: u64, block: usize) {
     }
     let per_block = case.w.block_len() / ACTIVATION_BLOCK;
     for i in 0..per_block {
-        parts.codes[i * ACTIVATION_BLOCK + anchor(seed, block * per_block + i, case.k)] = zero;
+        let at = i * ACTIVATION_BLOCK + anchor(seed, block * per_block + i, case.k);
+        parts.codes[at] = zero + u8::from(is_large(case, seed, block * case.w.block_len() + at));
     }
 }
 
@@ -140,7 +143,7 @@ fn mxfp4_scale(case: &MulMatId, word: u64, (expert, row, _): (usize, usize, usiz
     let between = |low: u8, high: u8| low + below(word, u64::from(high - low) + 1) as u8;
     match case.data {
         Data::Wide => between(128, 130),
-        Data::Narrow => 128,
+        data if data.has_small_codes() => 128,
         Data::Heavy => between(118, 135),
         Data::Huge => between(157, 187),
         Data::Tiny => between(10, 100),
@@ -149,6 +152,6 @@ fn mxfp4_scale(case: &MulMatId, word: u64, (expert, row, _): (usize, usize, usiz
         // walk through all finite codes. One block in eight has any code.
         Data::Scales if word.is_multiple_of(8) => between(0, 254),
         Data::Scales => ((row * 7 + expert * 53) % 255) as u8,
-        Data::Normal | Data::Uniform | Data::Zeros | Data::Special => between(123, 126),
+        _ => between(123, 126),
     }
 }

@@ -5,7 +5,7 @@
 
 use half::{bf16, f16};
 
-use super::exact::{ACTIVATION_BLOCK, ANCHOR, Exact, WIDE_INTEGER, anchor};
+use super::exact::{ACTIVATION_BLOCK, ANCHOR, Exact, W2049_STEP, WIDE_INTEGER, anchor, is_large};
 use super::{Data, MulMatId, blocks};
 use crate::formats::{ElemType, Parts};
 use crate::stream::{Stream, below, unit};
@@ -103,8 +103,7 @@ fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
     let is_f16 = case.w == ElemType::F16;
     match case.data {
         Data::Wide => (below(word, 2 * WIDE_INTEGER + 1) as f64 - WIDE_INTEGER as f64) * 0.25,
-        Data::Narrow if i % ACTIVATION_BLOCK == anchor(seed, i / ACTIVATION_BLOCK, case.k) => 0.0,
-        Data::Narrow => below(word, 5) as f64 - 2.0,
+        data if data.has_small_codes() => small_weight(case, word, seed, i),
         Data::Uniform => uniform(word),
         Data::Heavy => heavy(word),
         Data::Huge if is_f16 => uniform(word) * 65504.0,
@@ -115,8 +114,23 @@ fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
         Data::Const => CONST,
         Data::Scales if is_f16 => finite_f16(word).to_f64(),
         Data::Scales => log_uniform(word, -40, 40),
-        Data::Normal | Data::Zeros | Data::Special => normal(word),
+        _ => normal(word),
     }
+}
+
+/// A weight of the recipes with small codes.
+fn small_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
+    if i % ACTIVATION_BLOCK == anchor(seed, i / ACTIVATION_BLOCK, case.k) {
+        return if is_large(case, seed, i) { 1.0 } else { 0.0 };
+    }
+    let small = below(word, 5) as i64 - 2;
+    let value = if case.data == Data::W2049 { W2049_STEP * wider(small) } else { small };
+    value as f64
+}
+
+/// What recipe `w2049` has for ±2.
+pub(super) fn wider(small: i64) -> i64 {
+    if small.abs() == 2 { small / 2 * 3 } else { small }
 }
 
 /// Any finite f16 bit pattern.
@@ -135,7 +149,7 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
     for (i, element) in bytes.chunks_exact_mut(4).enumerate() {
         let word = stream.word(i as u64);
         let value = match case.data {
-            Data::Wide | Data::Narrow => exact_activation(case, &exact, seed, word, i),
+            data if data.is_exact() => exact_activation(case, &exact, seed, word, i),
             Data::Uniform => uniform(word),
             Data::Heavy => heavy(word),
             Data::Huge => log_uniform(word, 20, 48),
@@ -143,7 +157,7 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
             Data::Const => CONST,
             Data::Zeros if stream.at(1).one_in((i / ACTIVATION_BLOCK) as u64, 2) => 0.0,
             Data::Special if special && i == special_at => special_value(stream.at(0).word(2)),
-            Data::Normal | Data::Zeros | Data::Scales | Data::Special => normal(word),
+            _ => normal(word),
         };
         write_float(ElemType::F32, value, element);
     }
@@ -152,11 +166,15 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
 fn exact_activation(case: &MulMatId, exact: &Exact, seed: u64, word: u64, i: usize) -> f64 {
     let block = i / ACTIVATION_BLOCK;
     if !exact.is_active(block) {
-        0.0
-    } else if i % ACTIVATION_BLOCK == anchor(seed, block, case.k) {
-        sign(word) * ANCHOR as f64
-    } else {
-        below(word, 2 * exact.x_max + 1) as f64 - exact.x_max as f64
+        return 0.0;
+    }
+    let prominent = match case.data.large_activation() {
+        Some(large) => is_large(case, seed, i).then_some(large),
+        None => (i % ACTIVATION_BLOCK == anchor(seed, block, case.k)).then_some(ANCHOR),
+    };
+    match prominent {
+        Some(value) => sign(word) * value as f64,
+        None => below(word, 2 * exact.x_max + 1) as f64 - exact.x_max as f64,
     }
 }
 

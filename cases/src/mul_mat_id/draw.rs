@@ -57,7 +57,7 @@ pub(super) fn draw(d: &mut Draw) -> MulMatId {
     };
     draw_views(d, &mut case);
     case.route = draw_route(d, &case);
-    case.data = d.pick(Data::ALL);
+    case.data = d.pick(Data::DRAWN);
     case
 }
 

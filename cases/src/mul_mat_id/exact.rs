@@ -7,11 +7,16 @@
 //! scale of an 8-bit activation quantiser exactly 1, so such devices are exact
 //! too; narrow keeps the weight under it at zero.
 //!
+//! Some recipes hold one operand that a conversion would change, so that exact
+//! results show what a device converts: an activation of 255, 257 or 2049 in the
+//! anchor's place of the last block, the others being −1, 0 or 1, or weights of
+//! 2049 units.
+//!
 //! The range of the other activations depends on recipe, type and k alone,
 //! chosen so that the worst case fits. Where even ±1 everywhere would not fit,
 //! only some blocks of 32 are active and the rest of the activations are zero.
 
-use super::Data;
+use super::{Data, MulMatId};
 use crate::formats::ElemType;
 use crate::stream::Stream;
 
@@ -36,6 +41,10 @@ impl Exact {
         let blocks = k.div_ceil(ACTIVATION_BLOCK);
         let weight = largest_weight(data, w, k);
         let others = (ACTIVATION_BLOCK - 1) * weight;
+        if data.large_activation().is_some() {
+            // Beside an activation of 257 that still fits 11 bits; 2049 needs 24 in any case.
+            return Exact { blocks, active: blocks.min(((1 << 11) - 257) / others), x_max: 1 };
+        }
         let (capacity, anchor) = match data {
             Data::Narrow => (1 << 11, 0),
             _ => (1 << 24, ANCHOR as usize * weight),
@@ -45,7 +54,8 @@ impl Exact {
         Exact { blocks, active, x_max: x_max.min(LARGEST_OTHER) as u64 }
     }
 
-    /// Whether a block of activations is not all zero: active blocks are spread evenly.
+    /// Whether a block of activations is not all zero: active blocks are spread evenly, and the last one is always
+    /// among them.
     pub(super) fn is_active(&self, block: usize) -> bool {
         (block + 1) * self.active / self.blocks > block * self.active / self.blocks
     }
@@ -54,7 +64,8 @@ impl Exact {
 /// The largest |p| + |o| of a weight, in units.
 fn largest_weight(data: Data, w: ElemType, k: usize) -> usize {
     match (data, w) {
-        (Data::Narrow, _) => 2,
+        (Data::W2049, _) => W2049_STEP as usize * w2049_steps(w),
+        (data, _) if data.has_small_codes() => 2,
         // Scales span two powers of two. q4_0 and q5_0: p = d·code, o = −8d or −16d.
         (_, ElemType::Q4_0) => (15 + 8) * 4,
         (_, ElemType::Q4_1) => (15 + 15) * 4,
@@ -68,6 +79,31 @@ fn largest_weight(data: Data, w: ElemType, k: usize) -> usize {
         (_, ElemType::Mxfp4) => 12 * 4,
         _ => WIDE_INTEGER as usize,
     }
+}
+
+/// Recipe `w2049`: weights are multiples of this, which f16 holds, by 0, ±1 and ±3; three make 2049, which it does not.
+pub(super) const W2049_STEP: i64 = 683;
+
+/// The largest |p| + |o| of a weight in such steps: the code of zero lies in the middle of the range.
+fn w2049_steps(w: ElemType) -> usize {
+    match w {
+        ElemType::Q4_0 | ElemType::Q4_1 | ElemType::Q4K => 11 + 8,
+        ElemType::Q5_0 | ElemType::Q5_1 => 19 + 16,
+        ElemType::Q6K => 35 + 32,
+        _ => 3,
+    }
+}
+
+/// Whether a weight can need more bits than f16 has: not where it is stored in so few, or is a small number of halves
+/// times a power of two.
+pub(super) fn has_twelve_bits(w: ElemType) -> bool {
+    w == ElemType::F32 || w.is_blocked() && w != ElemType::Mxfp4
+}
+
+/// Whether an element lies in the place where recipes with a large activation have it.
+pub(super) fn is_large(case: &MulMatId, seed: u64, i: usize) -> bool {
+    let last = (case.k - 1) / ACTIVATION_BLOCK;
+    case.data.large_activation().is_some() && i == last * ACTIVATION_BLOCK + anchor(seed, last, case.k)
 }
 
 /// The largest scale of a q6_K sub-block in the wide recipe: smaller in longer rows, so that activations keep a range.
@@ -97,8 +133,8 @@ mod tests {
 
     #[test]
     fn the_worst_case_fits_for_every_type_and_k() {
-        for data in [Data::Wide, Data::Narrow] {
-            for w in ElemType::WEIGHTS {
+        for data in [Data::Wide, Data::Narrow, Data::W2049] {
+            for w in ElemType::WEIGHTS.into_iter().filter(|w| data != Data::W2049 || has_twelve_bits(*w)) {
                 for k in (1..300).chain((1..60).map(|i| i * 512)).map(|k| k * w.block_len()) {
                     let e = Exact::new(data, w, k);
                     let active = (0..e.blocks).filter(|b| e.is_active(*b)).count();

@@ -21,7 +21,7 @@ use crate::cost::Cost;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::judge::{Capabilities, Oracle};
-use crate::model::{Arithmetic, Model, of_device};
+use crate::model::{Arithmetic, Kernels, Model, looser_than_unknown, of_device};
 use crate::op::{CaseType, Inputs, Op};
 use crate::plan::{Role, Step, Tensor};
 
@@ -81,14 +81,51 @@ words! {
         Scales = "scales",
         /// NaN in some weight rows and activation rows, infinities where the type has them.
         Special = "special",
+        /// One activation of ±255 beside small ones: bf16 keeps them all, a common 8-bit scale does not.
+        Act255 = "act255",
+        /// One activation of ±257 beside small ones: f16 keeps it, bf16 does not.
+        Act257 = "act257",
+        /// One activation of ±2049 beside small ones: f32 keeps it, f16 does not.
+        Act2049 = "act2049",
+        /// Weights of up to ±2049 units in every row, with activations that survive everywhere: f16 does not keep them.
+        W2049 = "w2049",
     }
 }
 
 impl Data {
+    /// The recipes that drawn cases have. The others ask what arithmetic a device has, and drawing them would teach
+    /// nothing more.
+    pub const DRAWN: &[Data] = Data::ALL.split_at(Data::Act255 as usize).0;
+
+    /// Whether weights of a type can be what the recipe says.
+    pub(crate) fn is_possible(self, w: ElemType) -> bool {
+        self != Data::W2049 || exact::has_twelve_bits(w)
+    }
+
+    /// The activation that a device may not be able to represent.
+    fn large_activation(self) -> Option<i64> {
+        match self {
+            Data::Act255 => Some(255),
+            Data::Act257 => Some(257),
+            Data::Act2049 => Some(2049),
+            _ => None,
+        }
+    }
+
     /// True where the signs of the products are independent of their magnitudes and of each other,
     /// so that the probabilistic bounds hold.
     pub(crate) fn has_random_signs(self) -> bool {
-        !matches!(self, Data::Wide | Data::Narrow | Data::Const)
+        !self.is_exact() && self != Data::Const
+    }
+
+    /// True where weights are within a few steps of zero, so that neither sums nor offset parts grow large.
+    fn has_small_codes(self) -> bool {
+        self.is_exact() && self != Data::Wide
+    }
+
+    /// True for the integer recipes, whose sums are exact in any order.
+    fn is_exact(self) -> bool {
+        matches!(self, Data::Wide | Data::Narrow | Data::W2049) || self.large_activation().is_some()
     }
 }
 
@@ -204,10 +241,21 @@ impl MulMatId {
             }
         }
         let recipe = |why: &str| Err(format!("recipe: {why}"));
+        if !self.data.is_possible(w) {
+            return recipe(&format!("data=w2049: no weight of {w} has twelve bits"));
+        }
         match self.route {
             Route::Repeat if used < 2 => recipe("route=repeat: needs u of at least 2"),
             Route::Empty if used == experts => recipe("route=empty: needs u below e"),
             _ => Ok(()),
+        }
+    }
+
+    /// Models to name where a device fails under its own: those that it is not allowed for want of an entry.
+    fn looser_models(&self, device: &Capabilities) -> Vec<Model> {
+        match device.kernels {
+            Kernels::Unknown => looser_than_unknown(device.flushes_subnormals),
+            _ => Vec::new(),
         }
     }
 
@@ -351,6 +399,10 @@ mod tests {
             ("mul_mat_id/w=f32,x=f32,e=4,u=4,m=0,n=1,k=1/route=one,data=wide/v1-1", "m=0"),
             ("mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1/route=repeat,data=wide/v1-1", "route=repeat"),
             ("mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1/route=zig,data=wide/v1-1", "is no routing; known: shuffle"),
+            (
+                "mul_mat_id/w=mxfp4,x=f32,e=4,u=1,m=1,n=1,k=32/route=one,data=w2049/v1-1",
+                "recipe: data=w2049: no weight of mxfp4 has twelve bits",
+            ),
             ("mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1,q=2/route=one,data=wide/v1-1", "unknown key 'q'"),
             (
                 "mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1,b=1/route=one,data=wide/v1-1",

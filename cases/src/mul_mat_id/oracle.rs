@@ -231,6 +231,15 @@ impl MulMatIdOracle {
         Expected { value: terms.element.y, bound: terms.bound(model), class }
     }
 
+    /// Judges every element, and the output as a whole.
+    fn judge_under(&self, model: &Model, inputs: &Inputs<'_>, output: &[u8], poison: u32) -> Findings {
+        let quantised = self.quantised_for(model, inputs);
+        let expected = |i| self.expectation(model, quantised.as_deref(), i);
+        let mut findings = judge_values(model, expected, |i| self.place(i), output, poison);
+        findings.checks.extend(self.whole(inputs, model, quantised.as_deref(), output));
+        findings
+    }
+
     /// The checks of the output as a whole.
     fn whole(&self, inputs: &Inputs<'_>, model: &Model, quantised: Option<&Quantised>, output: &[u8]) -> Vec<Check> {
         if !self.case.data.has_random_signs() || self.case.data == Data::Special {
@@ -336,10 +345,9 @@ impl Oracle for MulMatIdOracle {
 
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
         let Some(model) = self.case.model(device) else { return Findings::default() };
-        let quantised = self.quantised_for(&model, inputs);
-        let expected = |i| self.expectation(&model, quantised.as_deref(), i);
-        let mut findings = judge_values(&model, expected, |i| self.place(i), output, poison);
-        findings.checks.extend(self.whole(inputs, &model, quantised.as_deref(), output));
+        let mut findings = self.judge_under(&model, inputs, output, poison);
+        let looser = self.case.looser_models(device);
+        findings.name_looser_model(&looser, |model| self.judge_under(model, inputs, output, poison));
         findings
     }
 

@@ -3,6 +3,7 @@
 //! whole tensor misses among them.
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod arithmetic;
 mod bench;
 mod top_k;
 mod whole;

@@ -43,6 +43,15 @@ pub(super) struct Sources {
 pub(super) struct Devices {
     #[command(flatten)]
     pub(super) sources: Sources,
+    /// Run exact cases on each device, and say what arithmetic it shows beside what this program takes it to have
+    #[arg(long)]
+    pub(super) probe: bool,
+    /// Devices to probe, as globs over their keys [default: all that are found]
+    #[arg(long, value_name = "GLOB", requires = "probe")]
+    pub(super) device: Vec<String>,
+    /// How long a device that is probed may take for a case
+    #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, requires = "probe")]
+    pub(super) timeout: Duration,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,

@@ -3,6 +3,7 @@
 mod args;
 mod devices;
 mod list;
+mod probe;
 mod replay;
 mod run;
 mod show;
@@ -75,6 +76,7 @@ pub fn main() -> ExitCode {
         }
     };
     let outcome = match args.command {
+        Command::Devices(a) if a.probe => probe::run(&a),
         Command::Devices(a) => devices::devices(&a),
         Command::List(a) => list::list(&a),
         Command::Show(a) => show::show(&a),

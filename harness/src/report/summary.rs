@@ -238,7 +238,8 @@ impl Summary {
 
     /// Checks that could not be made: those with the same reason and count together, and so devices.
     fn impossible_checks(&self, text: &mut String) {
-        let mut by_reason: BTreeMap<(&str, &str, u64), (BTreeSet<&str>, BTreeSet<&str>)> = BTreeMap::new();
+        type Names<'a> = BTreeSet<&'a str>;
+        let mut by_reason: BTreeMap<(&str, &str, u64), (Names<'_>, Names<'_>)> = BTreeMap::new();
         for (device, op, t) in self.tallies() {
             for (why, checks) in &t.not_possible {
                 for (check, count) in checks {
@@ -251,7 +252,7 @@ impl Summary {
         if !by_reason.is_empty() {
             push(text, format_args!("\nchecks that did not apply or were not possible\n"));
         }
-        let join = |names: BTreeSet<&str>| names.into_iter().collect::<Vec<_>>().join(", ");
+        let join = |names: Names<'_>| names.into_iter().collect::<Vec<_>>().join(", ");
         for ((op, why, count), (checks, devices)) in by_reason {
             push(text, format_args!("  {count:>6} × {op} {} ({why}), on {}\n", join(checks), join(devices)));
         }

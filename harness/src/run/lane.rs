@@ -126,7 +126,7 @@ fn execute(
 }
 
 /// What a device may take: the patience for compiling and waiting, and ten times what the slowest healthy one needs.
-fn deadline(patience: Duration, cost: Cost) -> Duration {
+pub(crate) fn deadline(patience: Duration, cost: Cost) -> Duration {
     patience.saturating_add(Duration::from_secs_f64(cost.allowance_seconds() * POISONS.len() as f64))
 }
 

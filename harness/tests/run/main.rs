@@ -11,4 +11,5 @@ mod faults;
 mod kills;
 mod mistakes;
 mod output;
+mod probe;
 mod same;
