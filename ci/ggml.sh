@@ -25,7 +25,9 @@ bad='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=out,data=normal/v1-3'
 good='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=shuffle,data=normal/v1-3'
 code=0
 $conform replay "$bad" "$good" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-haswell+repack --json >"$out/replay" || code=$?
-[ "$code" = 1 ] && grep -q '"verdict": "crash"' "$out/replay" && grep -q '"verdict": "pass"' "$out/replay"
+[ "$code" = 1 ] || { echo "replay ended with $code"; exit 1; }
+grep -q '"verdict": "crash"' "$out/replay"
+grep -q '"verdict": "pass"' "$out/replay"
 
 echo '--- a broken build beside a good one'
 mkdir "$out/broken"

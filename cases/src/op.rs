@@ -5,9 +5,10 @@ use std::sync::Arc;
 
 use crate::cost::Cost;
 use crate::draw::Draw;
+use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::Model;
-use crate::plan::{Layout, Plan, Role, Step, Tensor};
+use crate::plan::{Step, Tensor};
 
 /// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
 pub trait CaseType: fmt::Debug + Send + Sync {
@@ -66,29 +67,4 @@ pub struct Op {
     pub draw: fn(&mut Draw) -> Arc<dyn CaseType>,
     /// Ids (without the version-seed section) of the cases that every profile starts with, each with the reason it is there.
     pub named: &'static [(&'static str, &'static str)],
-}
-
-/// The bytes of a plan's inputs, as they lie in the input file.
-#[derive(Clone, Copy)]
-pub struct Inputs<'a> {
-    /// The plan.
-    pub plan: &'a Plan,
-    layout: &'a Layout,
-    file: &'a [u8],
-}
-
-impl<'a> Inputs<'a> {
-    /// Inputs of `plan` in a file of `layout.input_bytes` bytes.
-    pub fn new(plan: &'a Plan, layout: &'a Layout, file: &'a [u8]) -> Self {
-        debug_assert_eq!(file.len(), layout.input_bytes);
-        Inputs { plan, layout, file }
-    }
-
-    /// A tensor with the bytes of its allocation; outputs have none.
-    pub fn tensor(&self, index: usize) -> (&'a Tensor, &'a [u8]) {
-        let t = &self.plan.tensors[index];
-        debug_assert_ne!(t.role, Role::Output);
-        let bytes = self.layout.source[index].map_or(&[][..], |at| &self.file[at..at + t.parent_bytes()]);
-        (t, bytes)
-    }
 }

@@ -5,10 +5,10 @@ use std::fmt::Write as _;
 
 use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, Parts};
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
 use conform_cases::model::{Kernels, probe};
-use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
 

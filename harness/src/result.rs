@@ -24,7 +24,7 @@ pub enum Verdict {
     Crash,
     /// The worker was silent beyond the deadline, twice.
     Timeout,
-    /// A check failed, and passed in a fresh worker.
+    /// A check failed, and a fresh worker did not confirm it.
     Flaky,
     /// The device was lost on this case.
     Wedged,
@@ -63,7 +63,7 @@ impl Verdict {
         matches!(self, Verdict::Fail | Verdict::Crash | Verdict::Timeout | Verdict::Flaky | Verdict::Wedged)
     }
 
-    /// True if the device was judged, whatever came of it.
+    /// True if the case says something about the device.
     pub fn is_judged(self) -> bool {
         !matches!(self, Verdict::Unsupported | Verdict::Inconclusive)
     }

@@ -9,12 +9,13 @@ mod draw;
 use std::sync::Arc;
 
 use crate::cost::Cost;
+use crate::inputs::Inputs;
 use crate::judge::permutation::judge_sort;
 use crate::judge::values::{Class, Expected};
 use crate::judge::{Capabilities, Findings, Oracle};
 use crate::keys::{KeyRows, Keys};
 use crate::model::Model;
-use crate::op::{CaseType, Inputs, Op};
+use crate::op::{CaseType, Op};
 use crate::plan::{Order, Step, Tensor};
 
 /// The op's entry in the registry.

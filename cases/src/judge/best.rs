@@ -4,46 +4,24 @@
 //! that of the k largest. It is not enough that no key is below the k-th: copies
 //! of the k-th may have displaced larger ones.
 
-use super::rows::{self, Rows};
-use super::{Check, Findings};
-use crate::formats::read_i32;
+use super::Findings;
+use super::rows::Rule;
 
 /// Judges `k` indices for each row of `cols` keys. A row with a NaN key must have distinct columns; which is free.
 pub fn judge_best(keys: &[f32], cols: usize, k: usize, output: &[u8], poison: u32) -> Findings {
-    let indices: Vec<i32> = read_i32(output).collect();
-    let (mut unwritten, mut repeated, mut worse) = (Rows::default(), Rows::default(), Rows::default());
-    let mut free = 0;
-    let mut seen = vec![false; cols];
-    let count = keys.len() / cols;
-    for (r, (keys, row)) in keys.chunks_exact(cols).zip(indices.chunks_exact(k)).enumerate() {
-        if let Some(place) = rows::unwritten(row, poison) {
-            unwritten.add(r, || format!("row {r}, {place}"));
-            continue;
-        }
-        if let Some(outcast) = rows::outcast(row, &mut seen) {
-            repeated.add(r, || format!("row {r}, {outcast}"));
-            continue;
-        }
-        if keys.iter().any(|key| key.is_nan()) {
-            free += 1;
-            continue;
-        }
-        if let Some((missed, taken)) = displaced(keys, row, &seen) {
-            let key = |i: usize| format!("{:e} (index {i})", keys[i]);
-            worse.add(r, || format!("row {r}: {} is left out, {} is taken", key(missed), key(taken)));
-        }
-    }
-    let best = if free == count {
-        Check::not_possible("best", "every row has a NaN: any distinct columns are right")
-    } else {
-        Check::from_failure("best", worse.failure("do not have the largest keys", count - free))
+    let rule = Rule {
+        keys,
+        cols,
+        indices: k,
+        distinct: ("distinct", "have an index twice or out of range"),
+        chosen: ("best", "do not have the largest keys"),
+        free: "every row has a NaN: any distinct columns are right",
     };
-    let checks = vec![
-        Check::from_failure("written", unwritten.failure("were not written whole", count)),
-        Check::from_failure("distinct", repeated.failure("have an index twice or out of range", count)),
-        best,
-    ];
-    Findings { checks, metrics: None }
+    rule.judge(output, poison, |keys, row, seen| {
+        let (missed, taken) = displaced(keys, row, seen)?;
+        let key = |i: usize| format!("{:e} (index {i})", keys[i]);
+        Some(format!("{} is left out, {} is taken", key(missed), key(taken)))
+    })
 }
 
 /// The columns of the `k` largest keys, largest first; of equal ones the first.
@@ -107,9 +85,9 @@ mod tests {
         let keys = [3.0, 1.0, 2.0, 2.0];
         let poison = POISONS[0] as i32;
         for (indices, want) in [
-            (&[1, 0][..], "best: row 0: 2e0 (index 2) is left out, 1e0 (index 1) is taken"),
+            (&[1, 0][..], "best: row 0, 2e0 (index 2) is left out, 1e0 (index 1) is taken"),
             // A copy of the k-th value displaces a larger one, though no value is below the k-th.
-            (&[3, 2], "best: row 0: 3e0 (index 0) is left out, 2e0 (index 3) is taken"),
+            (&[3, 2], "best: row 0, 3e0 (index 0) is left out, 2e0 (index 3) is taken"),
             (&[0, 0], "distinct: row 0, place 1: index 0 is there a second time"),
             (&[0, 4], "distinct: row 0, place 1: index 4 is not in 0..4"),
             (&[-1, 0], "distinct: row 0, place 0: index -1 is not in 0..4"),

@@ -12,8 +12,8 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
+use crate::inputs::Inputs;
 use crate::model::{Kernels, Model};
-use crate::op::Inputs;
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
 
@@ -32,6 +32,25 @@ pub struct Capabilities {
     /// Subnormal f32 results and operands may be flushed to zero.
     pub flushes_subnormals: bool,
 }
+
+/// Every check there is.
+pub const CHECKS: [&str; 15] = [
+    "support",
+    "written",
+    "class",
+    "exact",
+    "values",
+    "untouched",
+    "scale",
+    "bias",
+    "noise",
+    "permutation",
+    "order",
+    "distinct",
+    "best",
+    "inputs",
+    "repeat",
+];
 
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload
 /// that no arithmetic produces, as i32 they are no index.
@@ -147,16 +166,19 @@ pub struct Metrics {
 impl Check {
     /// A check that passed.
     pub fn passed(name: &str) -> Self {
+        debug_assert!(CHECKS.contains(&name), "{name}");
         Check { name: name.to_owned(), status: Status::Passed }
     }
 
     /// A check that failed.
     pub fn failed(name: &str, failure: Failure) -> Self {
+        debug_assert!(CHECKS.contains(&name), "{name}");
         Check { name: name.to_owned(), status: Status::Failed(failure) }
     }
 
     /// A check that could not be made.
     pub fn not_possible(name: &str, why: impl Into<String>) -> Self {
+        debug_assert!(CHECKS.contains(&name), "{name}");
         Check { name: name.to_owned(), status: Status::NotPossible { why: why.into() } }
     }
 

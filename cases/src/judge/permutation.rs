@@ -3,62 +3,30 @@
 //! Each row must be a permutation, and the keys taken in that order must be
 //! monotone. With distinct keys that implies the exact answer.
 
-use super::rows::{self, Rows};
-use super::{Check, Findings};
-use crate::formats::read_i32;
+use super::Findings;
+use super::rows::Rule;
 use crate::plan::Order;
 
-/// Judges rows of `keys.len() / rows` indices. A row with a NaN key must be a permutation; its order is free.
+/// Judges rows of `cols` indices. A row with a NaN key must be a permutation; its order is free.
 pub fn judge_sort(keys: &[f32], cols: usize, order: Order, output: &[u8], poison: u32) -> Findings {
-    let indices: Vec<i32> = read_i32(output).collect();
-    let (mut unwritten, mut permutation, mut unordered) = (Rows::default(), Rows::default(), Rows::default());
-    let mut free = 0;
-    let mut seen = vec![false; cols];
-    let count = keys.len() / cols;
-    for (r, (keys, row)) in keys.chunks_exact(cols).zip(indices.chunks_exact(cols)).enumerate() {
-        if let Some(c) = rows::unwritten(row, poison) {
-            unwritten.add(r, || format!("row {r}, {c}"));
-            continue;
-        }
-        if let Some(outcast) = rows::outcast(row, &mut seen) {
-            permutation.add(r, || format!("row {r}, {outcast}"));
-            continue;
-        }
-        if keys.iter().any(|k| k.is_nan()) {
-            free += 1;
-            continue;
-        }
-        let inverted = row.windows(2).position(|w| {
-            let (a, b) = (keys[w[0] as usize], keys[w[1] as usize]);
-            match order {
-                Order::Asc => a > b,
-                Order::Desc => a < b,
-            }
-        });
-        if let Some(c) = inverted {
-            let key = |c: usize| keys[row[c] as usize];
-            unordered.add(r, || {
-                format!(
-                    "row {r}, place {c}: {:e} (index {}) before {:e} (index {})",
-                    key(c),
-                    row[c],
-                    key(c + 1),
-                    row[c + 1]
-                )
-            });
-        }
-    }
-    let order_check = if free == count {
-        Check::not_possible("order", "every row has a NaN: any permutation is right")
-    } else {
-        Check::from_failure("order", unordered.failure("are out of order", count - free))
+    let rule = Rule {
+        keys,
+        cols,
+        indices: cols,
+        distinct: ("permutation", "are no permutation"),
+        chosen: ("order", "are out of order"),
+        free: "every row has a NaN: any permutation is right",
     };
-    let checks = vec![
-        Check::from_failure("written", unwritten.failure("were not written whole", count)),
-        Check::from_failure("permutation", permutation.failure("are no permutation", count)),
-        order_check,
-    ];
-    Findings { checks, metrics: None }
+    rule.judge(output, poison, |keys, row, _| {
+        let key = |place: usize| keys[row[place] as usize];
+        let inverted = |place: &usize| match order {
+            Order::Asc => key(*place) > key(place + 1),
+            Order::Desc => key(*place) < key(place + 1),
+        };
+        let place = (0..cols - 1).find(inverted)?;
+        let named = |place: usize| format!("{:e} (index {})", key(place), row[place]);
+        Some(format!("place {place}: {} before {}", named(place), named(place + 1)))
+    })
 }
 
 #[cfg(test)]

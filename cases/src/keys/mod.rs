@@ -9,7 +9,7 @@ mod draw;
 
 use crate::formats::{ElemType, read_f32};
 use crate::id::{Margins, Reader, Writer, words};
-use crate::op::Inputs;
+use crate::inputs::Inputs;
 use crate::plan::{Role, Tensor};
 
 words! {

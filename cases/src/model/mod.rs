@@ -141,7 +141,7 @@ pub struct Stage {
     pub roundings: Roundings,
 }
 
-/// Roundings (products and additions) on one output's accumulation path: min(⌈k·times / per⌉ + plus, k) + fixed.
+/// Roundings (products and additions) on one output's accumulation path: min(⌈k·times / per⌉ + plus, k·times) + fixed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 pub struct Roundings {
     /// Numerator of the roundings per column.
@@ -158,7 +158,7 @@ impl Roundings {
     /// The number for rows of `k` columns.
     pub fn of(&self, k: usize) -> f64 {
         let long = (k * self.times).div_ceil(self.per) + self.plus;
-        (long.min(k * self.times.max(1)) + self.fixed) as f64
+        (long.min(k * self.times) + self.fixed) as f64
     }
 }
 

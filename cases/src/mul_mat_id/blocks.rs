@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use super::data::{CONST, finite_f16, heavy, power_of_two, sign, uniform, wider};
+use super::distributions::{CONST, finite_f16, heavy, power_of_two, sign, uniform, wider};
 use super::exact::{ACTIVATION_BLOCK, W2049_STEP, anchor, is_large, largest_q6_scale};
 use super::{Data, MulMatId};
 use crate::formats::{ElemType, Parts};

@@ -7,6 +7,7 @@
 mod blocks;
 mod bound;
 mod data;
+mod distributions;
 mod draw;
 mod exact;
 mod oracle;
@@ -20,9 +21,10 @@ use std::sync::Arc;
 use crate::cost::Cost;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
+use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::{Arithmetic, Kernels, Model, looser_than_unknown, of_device};
-use crate::op::{CaseType, Inputs, Op};
+use crate::op::{CaseType, Op};
 use crate::plan::{Role, Step, Tensor};
 
 /// The op's entry in the registry.
@@ -259,6 +261,12 @@ impl MulMatId {
         }
     }
 
+    /// The precision model on a device.
+    fn model_on(&self, device: &Capabilities) -> Model {
+        let (kernels, flushes) = (device.kernels, device.flushes_subnormals);
+        of_device(&Arithmetic { kernels, weights: self.w, tokens: self.n, flushes })
+    }
+
     /// Slots of all tokens.
     pub fn slots(&self) -> usize {
         self.used * self.n
@@ -349,8 +357,7 @@ impl CaseType for MulMatId {
     }
 
     fn model(&self, device: &Capabilities) -> Option<Model> {
-        let (kernels, flushes) = (device.kernels, device.flushes_subnormals);
-        Some(of_device(&Arithmetic { kernels, weights: self.w, tokens: self.n, flushes }))
+        Some(self.model_on(device))
     }
 
     fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {

@@ -16,11 +16,11 @@ use super::quantise::{self, Block, Emulated, Envelope, WeightBlock};
 use super::rows::{Element, RowSums, Weights, block_scales, dot};
 use super::{Data, IDS, MulMatId, OUT, WEIGHTS, X, whole};
 use crate::formats::{read_f32, read_i32};
+use crate::inputs::Inputs;
 use crate::judge::pattern::Place;
 use crate::judge::values::{Class, Expected, judge_values};
 use crate::judge::{Capabilities, Check, Findings, Oracle};
 use crate::model::{Activations, Model, Quantiser};
-use crate::op::{CaseType, Inputs};
 
 pub(super) struct MulMatIdOracle {
     case: MulMatId,
@@ -231,17 +231,29 @@ impl MulMatIdOracle {
         Expected { value: terms.element.y, bound: terms.bound(model), class }
     }
 
+    /// What every element should be under a model.
+    fn expectations(&self, model: &Model, quantised: Option<&Quantised>) -> Vec<Expected> {
+        (0..self.elements.len()).into_par_iter().map(|i| self.expectation(model, quantised, i)).collect()
+    }
+
     /// Judges every element, and the output as a whole.
     fn judge_under(&self, model: &Model, inputs: &Inputs<'_>, output: &[u8], poison: u32) -> Findings {
         let quantised = self.quantised_for(model, inputs);
-        let expected = |i| self.expectation(model, quantised.as_deref(), i);
-        let mut findings = judge_values(model, expected, |i| self.place(i), output, poison);
-        findings.checks.extend(self.whole(inputs, model, quantised.as_deref(), output));
+        let expected = self.expectations(model, quantised.as_deref());
+        let mut findings = judge_values(model, |i| expected[i], |i| self.place(i), output, poison);
+        findings.checks.extend(self.whole(inputs, model, quantised.as_deref(), &expected, output));
         findings
     }
 
     /// The checks of the output as a whole.
-    fn whole(&self, inputs: &Inputs<'_>, model: &Model, quantised: Option<&Quantised>, output: &[u8]) -> Vec<Check> {
+    fn whole(
+        &self,
+        inputs: &Inputs<'_>,
+        model: &Model,
+        quantised: Option<&Quantised>,
+        expected: &[Expected],
+        output: &[u8],
+    ) -> Vec<Check> {
         if !self.case.data.has_random_signs() || self.case.data == Data::Special {
             let why = "errors are independent only in random data of both signs";
             return whole::not_possible(why);
@@ -259,7 +271,7 @@ impl MulMatIdOracle {
             if !counted[i / self.case.m] {
                 return None;
             }
-            let expected = self.expectation(model, quantised, i);
+            let expected = expected[i];
             let judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
             let (own_variance, variance) = self.terms(quantised, i).filter(|_| judged)?.variances(model);
             let error = f64::from(got) - expected.value;
@@ -344,7 +356,7 @@ impl Oracle for MulMatIdOracle {
     }
 
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
-        let Some(model) = self.case.model(device) else { return Findings::default() };
+        let model = self.case.model_on(device);
         let mut findings = self.judge_under(&model, inputs, output, poison);
         let looser = self.case.looser_models(device);
         findings.name_looser_model(&looser, |model| self.judge_under(model, inputs, output, poison));
@@ -352,9 +364,8 @@ impl Oracle for MulMatIdOracle {
     }
 
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected> {
-        let Some(model) = self.case.model(device) else { return Vec::new() };
-        let quantised = self.quantised_for(&model, inputs);
-        (0..self.elements.len()).map(|i| self.expectation(&model, quantised.as_deref(), i)).collect()
+        let model = self.case.model_on(device);
+        self.expectations(&model, self.quantised_for(&model, inputs).as_deref())
     }
 }
 

@@ -16,6 +16,7 @@
 use rayon::prelude::*;
 
 use super::MulMatId;
+use super::exact::ACTIVATION_BLOCK;
 use super::quantise::Block;
 use super::rows::{RowSums, Weights};
 use crate::judge::{Check, Failure};
@@ -242,7 +243,7 @@ impl Gradient {
                     .iter()
                     .enumerate()
                     .map(|(b, block)| {
-                        let range = b * 32..k.min(b * 32 + 32);
+                        let range = b * ACTIVATION_BLOCK..k.min((b + 1) * ACTIVATION_BLOCK);
                         let (g, x) = (&g[range.clone()], &x[range]);
                         let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
                         let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
@@ -257,6 +258,6 @@ impl Gradient {
 
 /// Σ over blocks of the variance that stored sums of activations add to one output.
 fn stored_sums(weights: &Weights, blocks: &[Block]) -> f64 {
-    let offsets = weights.o.iter().step_by(32);
+    let offsets = weights.o.iter().step_by(ACTIVATION_BLOCK);
     offsets.zip(blocks).map(|(o, b)| (o * b.sum_error()).powi(2) / 3.0).sum()
 }

@@ -2,10 +2,10 @@
 //! model that they would need.
 
 use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::Capabilities;
 use conform_cases::model::Kernels;
 use conform_cases::model::probe::{Observed, Statement, cases, ideal, survived};
-use conform_cases::op::Inputs;
 use conform_cases::plan::{Plan, Step};
 use half::{bf16, f16};
 

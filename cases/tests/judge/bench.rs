@@ -2,9 +2,9 @@
 
 use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
 use conform_cases::model::Kernels;
-use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Order, Plan, Step};
 
 pub(crate) const OWN: Capabilities = Capabilities {

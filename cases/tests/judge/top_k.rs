@@ -1,8 +1,8 @@
 //! Faults of a top-k.
 
 use conform_cases::formats::read_f32;
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::POISONS;
-use conform_cases::op::Inputs;
 
 use super::bench::Bench;
 

@@ -2,9 +2,9 @@
 //! must pass under every model that allows it, and faults too small for any single element must be seen.
 
 use conform_cases::formats::{read_f32, read_i32};
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::Capabilities;
 use conform_cases::model::Kernels;
-use conform_cases::op::Inputs;
 use conform_cases::plan::{Plan, Step};
 use half::f16;
 

@@ -8,6 +8,7 @@ use super::args::{Devices, Sources};
 use super::{Exit, Outcome, say, say_json};
 use crate::backend;
 use crate::discover::{Discovery, Source, discover};
+use crate::report::note;
 use crate::worker::Launch;
 
 /// Asks every backend and every build that was named, with workers of this very program. A build that cannot be used is
@@ -27,7 +28,7 @@ pub(super) fn find(sources: &Sources) -> Result<Discovery, String> {
     all.extend(builds.iter().map(|build| Source::ggml(build, launch)));
     let discovery = discover(&all);
     for refused in &discovery.refused {
-        eprintln!("conform: {}: {}", refused.backend, refused.why);
+        note(&format!("conform: {}: {}", refused.backend, refused.why));
     }
     Ok(discovery)
 }

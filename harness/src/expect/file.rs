@@ -5,6 +5,7 @@
 
 use std::path::Path;
 
+use conform_cases::judge::CHECKS;
 use toml::{Table, Value};
 
 use super::Expectation;
@@ -50,6 +51,9 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
         }
         Some(name) => vec![string("check", name)?],
     };
+    if let Some(unknown) = checks.iter().find(|name| !CHECKS.contains(&name.as_str())) {
+        return Err(format!("key 'check': there is no check '{unknown}'; known: {}", CHECKS.join(", ")));
+    }
     let mut take = |key: &str| left.remove(key).map(|value| string(key, value)).transpose();
     let needed = |key: &str, value: Option<String>| value.ok_or_else(|| format!("key '{key}' is missing"));
     let device = needed("device", take("device")?)?;
@@ -156,8 +160,12 @@ mod tests {
                 "e.toml, entry 2: key 'verdict': a wedged device needs a hand and can't be expected",
             ),
             (
-                "device = 'a'\ncase = 'b'\nverdict = 'crash'\ncheck = 'c'\nreason = 'd'",
+                "device = 'a'\ncase = 'b'\nverdict = 'crash'\ncheck = 'values'\nreason = 'd'",
                 "e.toml, entry 2: key 'check' has no meaning where the verdict is 'crash': no check fails there",
+            ),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = 'fail'\ncheck = 'vlaues'\nreason = 'd'",
+                "e.toml, entry 2: key 'check': there is no check 'vlaues'; known: support, written, class, exact, values, untouched, scale, bias, noise, permutation, order, distinct, best, inputs, repeat",
             ),
             (
                 "device = 'a'\ncase = 'b'\nverdict = 'fail'\nreason = 'c'\nchecks = 'd'",

@@ -90,7 +90,7 @@ impl Pool {
         self.lock().lost.is_some()
     }
 
-    /// Failed cases that a fresh worker has confirmed, and the next one.
+    /// How many failed cases a fresh worker has confirmed.
     pub(super) fn confirmed(&self) -> u64 {
         self.lock().confirmed
     }

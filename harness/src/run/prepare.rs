@@ -4,8 +4,8 @@ use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
+use conform_cases::inputs::Inputs;
 use conform_cases::judge::{Oracle, POISONS};
-use conform_cases::op::Inputs;
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;

@@ -45,7 +45,7 @@ fn allocation(tensor: &Tensor) -> Option<usize> {
     let unit = [tensor.ty.block_len(), 1, 1, 1];
     for (d, unit) in unit.into_iter().enumerate() {
         let (parent, start, shape) = (tensor.parent[d], tensor.start[d], tensor.shape[d]);
-        if [parent, start, shape].iter().any(|n| n % unit != 0) || start.checked_add(shape)? > parent {
+        if shape == 0 || [parent, start, shape].iter().any(|n| n % unit != 0) || start.checked_add(shape)? > parent {
             return None;
         }
     }
@@ -88,6 +88,7 @@ mod tests {
         assert!(why(|p, _| p.tensors[0].parent[3] = usize::MAX).contains("impossible shape"));
         assert!(why(|p, _| p.tensors[0].start[1] = usize::MAX).contains("impossible shape"));
         assert!(why(|p, _| p.tensors[0].ty = ElemType::Q4_0).contains("impossible shape"));
+        assert!(why(|p, _| p.tensors[0].shape[2] = 0).contains("impossible shape"));
         assert!(
             why(|p, _| p.steps = vec![Step::Argsort { x: 0, out: 2, order: Order::Asc }]).contains("names tensor 2")
         );

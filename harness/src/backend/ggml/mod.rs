@@ -5,10 +5,10 @@
 //! or linked: functions are looked up by name, tensors and graphs are opaque
 //! pointers, and what differs between versions is asked for.
 //!
-//! - [`files`] finds the libraries, [`image`] sees that they are whole
-//! - [`library`] loads them into the tables of [`api`]; [`types`] finds the numbers of element types
-//! - [`catalogue`] lists devices
-//! - [`memory`] and [`graph`] turn a plan into tensors and operations, [`device`] runs them
+//! - `files` finds the libraries, `image` sees that they are whole
+//! - `library` loads them into the tables of `api`; `types` finds the numbers of element types
+//! - `catalogue` lists devices
+//! - `memory` and `graph` turn a plan into tensors and operations, `device` runs them
 //!
 //! A build's log and its assertions go to the worker's standard error. Vulkan
 //! on a software driver needs `GGML_VK_VISIBLE_DEVICES=0` in the environment.

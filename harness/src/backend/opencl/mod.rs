@@ -13,9 +13,6 @@
 //! Arithmetic is f32 throughout, without contraction; the order of products and
 //! additions, and so the number of roundings, stands in each kernel's header.
 
-// Every call into the OpenCL API that hands over memory or enqueues work is unsafe in `opencl3`.
-#![allow(unsafe_code)]
-
 mod argsort;
 mod device;
 mod error;

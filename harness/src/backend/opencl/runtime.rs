@@ -1,5 +1,8 @@
 //! One device's context, queue, kernels and memory.
 
+// Every call into the OpenCL API that hands over memory or enqueues work is unsafe in `opencl3`.
+#![allow(unsafe_code)]
+
 use std::ffi::c_void;
 use std::ptr;
 
