@@ -98,7 +98,7 @@ mod tests {
         assert_eq!(failed(&[1.0, f32::NAN], 2, &[0, 0]).len(), 1);
         assert_eq!(
             failed(&[0.0, 1.0, 0.0, 1.0], 2, &[1, 0]),
-            ["best: row 1: 1e0 (index 1) is left out, 0e0 (index 0) is taken"]
+            ["best: row 1, 1e0 (index 1) is left out, 0e0 (index 0) is taken"]
         );
     }
 }
