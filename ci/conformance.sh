@@ -26,7 +26,7 @@ $conform run --device cpu --device 'opencl-pocl-*' --out "$out/again" >/dev/null
 python3 ci/same_results.py "$out/smoke/results.jsonl" "$out/again/results.jsonl"
 
 echo '--- smoke on rusticl, an OpenCL implementation that shares no code with PoCL'
-RUSTICL_ENABLE=llvmpipe $conform run --device 'opencl-rusticl-*'
+RUSTICL_ENABLE=llvmpipe $conform run --device 'opencl-rusticl-*' --expect ci/expectations/rusticl.toml
 
 echo '--- a fresh seed'
 $conform run --profile random --cases 500
