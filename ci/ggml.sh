@@ -21,7 +21,7 @@ $conform run mul_mat_id --ggml "$builds/b4753" --timeout 10s --expect ci/expecta
 echo '--- an abort inside the library is a crash of that case alone'
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
-bad='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=out,data=normal/v1-3'
+bad='mul_mat_id/w=q4_0,x=f32,e=8,u=2,m=8,n=33,k=32/route=out,data=normal/v1-3'
 good='mul_mat_id/w=q4_0,x=f32,e=8,u=1,m=8,n=1,k=32/route=shuffle,data=normal/v1-3'
 code=0
 $conform replay "$bad" "$good" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-haswell+repack --json >"$out/replay" || code=$?
