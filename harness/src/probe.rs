@@ -5,14 +5,13 @@ use std::time::Duration;
 
 use conform_cases::case::Case;
 use conform_cases::formats::ElemType;
-use conform_cases::judge::{Execution, POISONS, judge};
 use conform_cases::model::probe::{Observed, Standing, Statement, TOKENS, cases, ideal, survived};
 use serde::Serialize;
 
 use crate::discover::Found;
-use crate::run::{Prepared, deadline};
+use crate::run::Prepared;
 use crate::worker::protocol::Outcome;
-use crate::worker::{Attempt, Job, Limits, Shared, Supervisor};
+use crate::worker::{Attempt, Limits, Supervisor};
 
 /// What a device shows for one weight type and number of tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -117,19 +116,11 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Ok(prepared) => prepared,
         Err(why) => return Answer::Nothing(why),
     };
-    let mut results = match Shared::create(prepared.layout.result_bytes) {
+    let mut results = match prepared.results() {
         Ok(results) => results,
-        Err(e) => return Answer::Nothing(e.to_string()),
+        Err(why) => return Answer::Nothing(why),
     };
-    let mut job = Job {
-        plan: &prepared.plan,
-        layout: &prepared.layout,
-        poisons: &POISONS,
-        inputs: &prepared.inputs,
-        results: &mut results,
-        deadline: deadline(patience, case.body().cost()),
-    };
-    match supervisor.attempt(&mut job) {
+    match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
         Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
         Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Answer::Unsupported,
         Attempt::Ran { outcome: Outcome::Failed { stage, why }, .. } => {
@@ -139,14 +130,7 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Attempt::Unavailable(why) => return Answer::Lost { why, wedged: false },
         Attempt::Wedged(why) => return Answer::Lost { why, wedged: true },
     }
-    let execution = Execution {
-        plan: &prepared.plan,
-        layout: &prepared.layout,
-        inputs: prepared.inputs.bytes(),
-        results: results.bytes(),
-    };
-    let (oracle, _) = prepared.oracle();
-    match survived(&judge(&ideal(&found.info.capabilities), oracle, &execution)) {
+    match survived(&prepared.judge(&ideal(&found.info.capabilities), &results)) {
         Ok(yes) => Answer::Survived(yes),
         Err(why) => Answer::Nothing(why),
     }

@@ -12,6 +12,7 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
+use crate::formats::read_i32;
 use crate::inputs::Inputs;
 use crate::model::{Kernels, Model};
 use crate::plan::{Layout, Plan, Role};
@@ -31,6 +32,17 @@ pub struct Capabilities {
     pub deterministic: bool,
     /// Subnormal f32 results and operands may be flushed to zero.
     pub flushes_subnormals: bool,
+}
+
+impl Capabilities {
+    /// What this project's own devices promise, where subnormals are kept.
+    pub const OWN: Self = Capabilities {
+        kernels: Kernels::Own,
+        readable_inputs: true,
+        scratch_poison: true,
+        deterministic: true,
+        flushes_subnormals: false,
+    };
 }
 
 /// Every check there is.
@@ -93,7 +105,7 @@ impl Findings {
 
     /// True if something was judged, and nothing is wrong.
     fn is_good(&self) -> bool {
-        let judged = self.metrics.as_ref().is_some_and(|m| m.inconclusive < m.elements && !m.blind);
+        let judged = self.metrics.as_ref().is_some_and(|m| m.says_nothing().is_none());
         judged && self.checks.iter().all(|c| c.failure().is_none())
     }
 }
@@ -161,6 +173,16 @@ pub struct Metrics {
     pub max_ulp: f64,
     /// Zeros in place of every value would pass: the bounds are wider than the values.
     pub blind: bool,
+}
+
+impl Metrics {
+    /// Why a pass would say nothing about the device, if so.
+    fn says_nothing(&self) -> Option<String> {
+        if self.inconclusive == self.elements {
+            return Some("every element may overflow on a correct device".to_owned());
+        }
+        self.blind.then(|| format!("zeros would pass under the model '{}'", self.model))
+    }
 }
 
 impl Check {
@@ -256,14 +278,7 @@ pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'
         ),
         status => Check { name: repeat.name, status },
     });
-    let inconclusive = findings.metrics.as_ref().and_then(|m| {
-        let (judged, blind) = (m.elements - m.inconclusive, m.blind);
-        match () {
-            () if judged == 0 => Some("every element may overflow on a correct device".to_owned()),
-            () if blind => Some(format!("zeros would pass under the model '{}'", m.model)),
-            () => None,
-        }
-    });
+    let inconclusive = findings.metrics.as_ref().and_then(Metrics::says_nothing);
     let inconclusive = inconclusive.filter(|_| checks.iter().all(|c| c.failure().is_none()));
     Judgement { checks, metrics: findings.metrics, inconclusive }
 }
@@ -279,12 +294,10 @@ fn repeat_check(device: &Capabilities, runs: &[&[u8]]) -> Check {
     let [first, second] = runs else {
         return Check::not_possible("repeat", "the case was run once");
     };
-    let words =
-        |bytes: &[u8]| -> Vec<u32> { bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect() };
-    let (a, b) = (words(first), words(second));
+    let words = |bytes| read_i32(bytes).map(|word| word as u32);
     let differs =
-        |(i, (a, b)): (usize, (&u32, &u32))| (a != b && (*a, *b) != (POISONS[0], POISONS[1])).then_some((i, *a, *b));
-    let different: Vec<_> = a.iter().zip(&b).enumerate().filter_map(differs).collect();
+        |(i, (a, b)): (usize, (u32, u32))| (a != b && (a, b) != (POISONS[0], POISONS[1])).then_some((i, a, b));
+    let different: Vec<_> = words(first).zip(words(second)).enumerate().filter_map(differs).collect();
     let Some((at, a, b)) = different.first() else { return Check::passed("repeat") };
     let scratch = if device.scratch_poison { ", scratch memory refilled between them" } else { "" };
     let what = format!(

@@ -279,13 +279,12 @@ impl MulMatIdOracle {
         };
         let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
         let (t, bytes) = inputs.tensor(WEIGHTS);
-        let experts: Vec<_> = self.by_expert.iter().map(|(e, slots)| (*e, slots.clone())).collect();
         let walk = whole::Walk {
             case: &self.case,
             x: &self.x,
             x_rows: &self.x_rows,
             decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
-            experts: &experts,
+            experts: &self.by_expert,
         };
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),

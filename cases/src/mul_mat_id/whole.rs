@@ -13,6 +13,8 @@
 //! are linear in the errors. Outputs of one activation row share its errors, so
 //! variances are summed over activations and stored weights, not over outputs.
 
+use std::collections::{BTreeMap, BTreeSet};
+
 use rayon::prelude::*;
 
 use super::MulMatId;
@@ -85,7 +87,7 @@ pub(super) struct Walk<'a> {
     /// Decodes row `row` of an expert.
     pub(super) decode: &'a (dyn Fn(usize, usize, &mut Weights) + Sync),
     /// Experts in use with their slots.
-    pub(super) experts: &'a [(usize, Vec<usize>)],
+    pub(super) experts: &'a BTreeMap<usize, Vec<usize>>,
 }
 
 /// The three checks where they cannot be made.
@@ -134,7 +136,7 @@ fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) 
 /// The errors are not larger, as a whole, than they should be.
 fn noise(walk: &Walk<'_>, outputs: &[&Output]) -> Check {
     let case = walk.case;
-    let rows: std::collections::BTreeSet<usize> = outputs.iter().map(|o| case.x_row(o.element / case.m)).collect();
+    let rows: BTreeSet<usize> = outputs.iter().map(|o| case.x_row(o.element / case.m)).collect();
     if rows.len() < ROWS_FOR_NOISE {
         let why = format!("fewer than {ROWS_FOR_NOISE} activation rows");
         return Check::not_possible("noise", why);

@@ -4,16 +4,9 @@ use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
 use conform_cases::inputs::Inputs;
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
-use conform_cases::model::Kernels;
 use conform_cases::plan::{Layout, Order, Plan, Step};
 
-pub(crate) const OWN: Capabilities = Capabilities {
-    kernels: Kernels::Own,
-    readable_inputs: true,
-    scratch_poison: true,
-    deterministic: true,
-    flushes_subnormals: false,
-};
+pub(crate) const OWN: Capabilities = Capabilities::OWN;
 
 /// A case with the outputs of a plain implementation in both runs.
 pub(crate) struct Bench {

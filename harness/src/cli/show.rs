@@ -8,7 +8,6 @@ use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
-use conform_cases::model::Kernels;
 use conform_cases::plan::{Role, Step, Tensor};
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
@@ -18,13 +17,7 @@ use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
 
 /// Bounds are shown for a device that promises what ours do.
-const DEVICE: Capabilities = Capabilities {
-    kernels: Kernels::Own,
-    readable_inputs: true,
-    scratch_poison: true,
-    deterministic: true,
-    flushes_subnormals: false,
-};
+const SHOWN_FOR: Capabilities = Capabilities::OWN;
 
 pub(super) fn show(args: &Show) -> Outcome {
     let case: Case = args.case.parse().map_err(|e: conform_cases::id::IdError| e.to_string())?;
@@ -51,7 +44,7 @@ pub(super) fn show(args: &Show) -> Outcome {
     text.extend(prepared.plan.tensors.iter().map(tensor_line));
     text.extend(prepared.plan.steps.iter().map(|s| format!("step      {}", step_line(s, &prepared.plan.tensors))));
     text.push(format!("cost      {} operations, {} input elements", cost.operations, cost.input_elements));
-    if let Some(model) = case.body().model(&DEVICE) {
+    if let Some(model) = case.body().model(&SHOWN_FOR) {
         text.push(format!("model     {} (on our own devices)", model.name));
     }
     text.extend(lines);
@@ -111,7 +104,7 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let oracle = prepared.oracle().0;
     let shape = prepared.plan.tensors[oracle.output()].shape;
-    let expected = oracle.expected(&inputs, &DEVICE);
+    let expected = oracle.expected(&inputs, &SHOWN_FOR);
     let classes = expected.iter().map(|e| match e.class {
         Class::Exact => 0u8,
         Class::Finite => 1,

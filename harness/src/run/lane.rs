@@ -5,15 +5,14 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
-use conform_cases::cost::Cost;
-use conform_cases::judge::{Check, Execution, Failure, POISONS, judge};
+use conform_cases::judge::{Check, Failure};
 use conform_cases::model::Kernels;
 
 use super::pool::Pool;
 use super::{Event, Prepared};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Outcome, Times as WorkerTimes};
-use crate::worker::{Attempt, Cause, Death, Job, NoDevice, Shared, Supervisor};
+use crate::worker::{Attempt, Cause, Death, NoDevice, Shared, Supervisor};
 
 /// Failed cases of one device that are repeated in a fresh worker. A device that has failed so often is broken, and
 /// repeating the rest would only cost time.
@@ -55,9 +54,9 @@ pub(super) fn execute_case(case: &Case, pools: &[Pool], patience: Duration, emit
 
 fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dyn FnMut(Event)) {
     let device = &pool.found.info.key;
-    let mut results = match Shared::create(prepared.layout.result_bytes) {
+    let mut results = match prepared.results() {
         Ok(results) => results,
-        Err(e) => return emit(Event::Skipped { case: prepared.case.id(), why: e.to_string() }),
+        Err(why) => return emit(Event::Skipped { case: prepared.case.id(), why }),
     };
     while let Some(mut supervisor) = pool.take() {
         let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, patience);
@@ -93,14 +92,7 @@ fn execute(
     results: &mut Shared,
     patience: Duration,
 ) -> Execute {
-    let mut job = Job {
-        plan: &prepared.plan,
-        layout: &prepared.layout,
-        poisons: &POISONS,
-        inputs: &prepared.inputs,
-        results,
-        deadline: deadline(patience, prepared.case.body().cost()),
-    };
+    let mut job = prepared.job(results, patience);
     let attempt = supervisor.attempt(&mut job);
     let first = match judged(attempt, pool, prepared, job.results) {
         Execute { result: Some(first), lost: None } if first.verdict == Verdict::Fail => first,
@@ -123,11 +115,6 @@ fn execute(
         // It was seen, and the device is gone before it could be seen twice.
         Execute { result: None, lost } => Execute { result: Some(first), lost },
     }
-}
-
-/// What a device may take: the patience for compiling and waiting, and ten times what the slowest healthy one needs.
-pub(crate) fn deadline(patience: Duration, cost: Cost) -> Duration {
-    patience.saturating_add(Duration::from_secs_f64(cost.allowance_seconds() * POISONS.len() as f64))
 }
 
 fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) -> Execute {
@@ -168,15 +155,10 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
 
 fn judge_bytes(pool: &Pool, prepared: &Prepared, results: &Shared) -> CaseResult {
     let info = &pool.found.info;
-    let (oracle, oracle_time) = prepared.oracle();
+    // Waits for the oracle, so that its time is not counted as the judge's.
+    let (_, oracle_time) = prepared.oracle();
     let started = Instant::now();
-    let execution = Execution {
-        plan: &prepared.plan,
-        layout: &prepared.layout,
-        inputs: prepared.inputs.bytes(),
-        results: results.bytes(),
-    };
-    let mut judgement = judge(&info.capabilities, oracle, &execution);
+    let mut judgement = prepared.judge(&info.capabilities, results);
     judgement.checks.insert(0, Check::passed("support"));
     let mut result = CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Pass, None).judged(judgement);
     result.times.oracle = micros(oracle_time);

@@ -19,7 +19,6 @@ use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
 use crate::worker::Limits;
 
-pub(crate) use lane::deadline;
 use lane::execute_case;
 use pool::Pool;
 pub use prepare::Prepared;

@@ -5,11 +5,11 @@ use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
 use conform_cases::inputs::Inputs;
-use conform_cases::judge::{Oracle, POISONS};
+use conform_cases::judge::{Capabilities, Execution, Judgement, Oracle, POISONS, judge};
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;
-use crate::worker::Shared;
+use crate::worker::{Job, Shared};
 
 /// Inputs and right values of one case, shared by all devices.
 pub struct Prepared {
@@ -41,6 +41,32 @@ impl Prepared {
     /// The inputs as the case's own code sees them.
     pub fn inputs(&self) -> Inputs<'_> {
         Inputs::new(&self.plan, &self.layout, self.inputs.bytes())
+    }
+
+    /// Room for what an execution leaves behind. The error is one line.
+    pub fn results(&self) -> Result<Shared, String> {
+        Shared::create(self.layout.result_bytes).map_err(|e| e.to_string())
+    }
+
+    /// The job of executing it. A device may take the patience for compiling and waiting, and ten times what the
+    /// slowest healthy one needs.
+    pub fn job<'a>(&'a self, results: &'a mut Shared, patience: Duration) -> Job<'a> {
+        let allowance = self.case.body().cost().allowance_seconds() * POISONS.len() as f64;
+        Job {
+            plan: &self.plan,
+            layout: &self.layout,
+            poisons: &POISONS,
+            inputs: &self.inputs,
+            results,
+            deadline: patience.saturating_add(Duration::from_secs_f64(allowance)),
+        }
+    }
+
+    /// Judges what an execution left behind.
+    pub fn judge(&self, device: &Capabilities, results: &Shared) -> Judgement {
+        let execution =
+            Execution { plan: &self.plan, layout: &self.layout, inputs: self.inputs.bytes(), results: results.bytes() };
+        judge(device, self.oracle().0, &execution)
     }
 
     /// The right values, computed at the first call, and how long that took.

@@ -26,7 +26,6 @@ mod top_k;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use conform_cases::model::Kernels;
 use conform_cases::plan::Plan;
 
 use self::arguments::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
@@ -70,13 +69,7 @@ fn describe() -> DeviceInfo {
         name: "embedded reference pipeline".to_owned(),
         driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
         properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
-        capabilities: Capabilities {
-            kernels: Kernels::Own,
-            readable_inputs: true,
-            scratch_poison: true,
-            deterministic: true,
-            flushes_subnormals: false,
-        },
+        capabilities: Capabilities::OWN,
     }
 }
 

@@ -122,11 +122,8 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
             properties,
             capabilities: Capabilities {
-                kernels: conform_cases::model::Kernels::Own,
-                readable_inputs: true,
-                scratch_poison: true,
-                deterministic: true,
                 flushes_subnormals: device.single_fp_config()? & CL_FP_DENORM == 0,
+                ..Capabilities::OWN
             },
         };
         Ok(Found { info, device })
