@@ -49,13 +49,18 @@ pub struct Shard {
 }
 
 impl Shard {
-    /// Whether an id belongs to this part. Ids are spread by a hash (FNV-1a, 64 bits, folded), so that every part
-    /// samples the whole space, and an id stays in its part whatever else is selected.
+    /// Whether an id belongs to this part. Every part samples the whole space, and an id stays in its part
+    /// whatever else is selected.
     pub fn holds(self, id: &str) -> bool {
-        let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-        let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, step);
-        (hash ^ (hash >> 32)) % self.of == self.number - 1
+        spread(id) % self.of == self.number - 1
     }
+}
+
+/// A hash of an id (FNV-1a, 64 bits, folded) that is the same everywhere and always.
+pub(crate) fn spread(id: &str) -> u64 {
+    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
+    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    hash ^ (hash >> 32)
 }
 
 impl std::str::FromStr for Shard {

@@ -73,6 +73,9 @@ pub trait Oracle: Send + Sync {
     /// The output tensor that it knows.
     fn output(&self) -> usize;
 
+    /// Computes what judging a device needs, as far as it is not known yet: it can be done while the device computes.
+    fn prepare(&self, _inputs: &Inputs<'_>, _device: &Capabilities) {}
+
     /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
 

@@ -229,8 +229,9 @@ impl Totals {
 
 /// The distance between neighbouring f32 numbers at `v`.
 fn ulp(v: f64) -> f64 {
-    let exponent = (v.abs().to_bits() >> 52) as i32 - 1023;
-    2f64.powi(exponent.clamp(-126, 127) - 23)
+    // The exponent field, as an f64 has it, of the last place: nothing but a shift, since every element asks.
+    let exponent = (v.abs().to_bits() >> 52).clamp(1023 - 126, 1023 + 127);
+    f64::from_bits((exponent - 23) << 52)
 }
 
 #[cfg(test)]
@@ -281,6 +282,13 @@ mod tests {
             };
             assert_eq!(failed(good), Vec::<String>::new(), "{name}");
             assert_eq!(failed(bad), [name]);
+        }
+    }
+
+    #[test]
+    fn units_in_the_last_place() {
+        for (v, unit) in [(1.0, 23), (-1.999, 23), (2.0, 22), (0.0, 149), (1e-45, 149), (f64::from(f32::MAX), -104)] {
+            assert_eq!(ulp(v), 2f64.powi(-unit), "{v}");
         }
     }
 

@@ -55,10 +55,13 @@ fn half_bits(value: f64) -> u16 {
 fn random_codes(w: ElemType, word: &impl Fn(usize) -> u64) -> [u8; 256] {
     let bits = w.code_bits();
     let (lane, mask) = (bits.next_power_of_two(), (1u64 << bits) - 1);
-    let per_word = 64 / lane as usize;
     let mut codes = [0; 256];
-    for (i, code) in codes.iter_mut().enumerate().take(w.block_len()) {
-        *code = (word(i / per_word) >> (i % per_word * lane as usize) & mask) as u8;
+    for (i, codes) in codes[..w.block_len()].chunks_mut(64 / lane as usize).enumerate() {
+        let mut word = word(i);
+        for code in codes {
+            *code = (word & mask) as u8;
+            word >>= lane;
+        }
     }
     codes
 }
@@ -73,9 +76,14 @@ fn zero_code(w: ElemType) -> u8 {
     }
 }
 
+/// Formats with a scale for each part of a block.
+fn has_sub_blocks(w: ElemType) -> bool {
+    matches!(w, ElemType::Q4K | ElemType::Q6K)
+}
+
 /// A scale in f16. Formats with scales of sub-blocks have values about 32 times as large for the same scale.
 fn scale_value(case: &MulMatId, word: u64) -> f64 {
-    let sub_blocks = matches!(case.w, ElemType::Q4K | ElemType::Q6K);
+    let sub_blocks = has_sub_blocks(case.w);
     match case.data {
         Data::Wide if sub_blocks => 0.125,
         Data::Wide => sign(word) * power_of_two(below(word << 32, 3) as i64 - 3),
@@ -107,6 +115,7 @@ fn min_value(case: &MulMatId, word: u64, parts: &Parts) -> f64 {
 
 fn sub_blocks(case: &MulMatId, parts: &mut Parts, byte: impl Fn(usize) -> u64) {
     match (case.data, case.w) {
+        (_, w) if !has_sub_blocks(w) => {}
         (data, _) if data.has_small_codes() || data == Data::Const => parts.sub_mins = [zero_code(case.w); 8],
         (Data::Wide, ElemType::Q6K) => {
             let most = largest_q6_scale(case.k) as u64;

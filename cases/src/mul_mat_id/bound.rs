@@ -6,8 +6,10 @@
 //! probabilistic form (Higham and Mary 2019; Ipsen and Zhou 2020), whichever is
 //! smaller.
 
+use super::products::RAISE;
 use super::quantise::Envelope;
-use super::rows::{Element, RowSums};
+use super::rows::RowSums;
+use super::sums::Element;
 use crate::formats::ElemType;
 use crate::model::{Activations, Conversion, Model};
 
@@ -15,16 +17,12 @@ use crate::model::{Activations, Conversion, Model};
 const WALK: f64 = 13.0;
 /// Sub-Gaussian tail of independent errors: 2·e^-40 per element.
 const TAIL: f64 = 9.0;
+/// 2^-24: half a unit in the last place of an f32, relative to it.
+const HALF_ULP: f64 = f32::EPSILON as f64 / 2.0;
 
 /// What is known of one output element before a device is.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Terms<'a> {
-    /// Columns.
-    pub(super) k: usize,
-    /// Weight type.
-    pub(super) ty: ElemType,
-    /// Signs of products are random and independent.
-    pub(super) signs: bool,
     /// y, S, R².
     pub(super) element: Element,
     /// S⁺ and R⁺²: the same with |p| + |o| for |w|.
@@ -37,58 +35,131 @@ pub(super) struct Terms<'a> {
     pub(super) quantised: Option<Envelope>,
 }
 
-impl Terms<'_> {
+/// What a model says of rows of k columns: everything about a bound that is the same for all elements.
+#[derive(Clone, Debug)]
+pub(super) struct Rules {
+    /// Signs of products are random and independent.
+    signs: bool,
+    stages: Vec<StageRule>,
+    /// N·η of all stages together.
+    underflow: f64,
+    /// Relative and absolute errors of the conversions of activations and of weights.
+    ux: f64,
+    uw: f64,
+    ex: f64,
+    ew: f64,
+    /// Beyond these an operand does not survive its conversion.
+    largest_x: f64,
+    largest_w: f64,
+    /// Roundings of weights that are formed of two parts.
+    forming: f64,
+    /// Codes up to 6 are summed before a scale is applied.
+    sums_codes: bool,
+    /// The smallest number that still adds exactly: subnormal sums do, unless they are flushed.
+    least: f64,
+    model: Model,
+}
+
+/// One accumulation stage of a model.
+#[derive(Clone, Copy, Debug)]
+struct StageRule {
+    /// u·N, and 13·u·√N.
+    certain: f64,
+    probable: f64,
+    /// The partial sums of a random walk grow evenly, and a rounding is uniform: u²/3 on half of R² on average.
+    variance: f64,
+    /// What a sum near zero loses, once.
+    eta: f64,
+    /// Sums that overflow, and integers that add exactly.
+    largest: f64,
+    exact: f64,
+}
+
+impl Rules {
+    pub(super) fn new(model: &Model, ty: ElemType, k: usize, signs: bool) -> Self {
+        let stages = model.stages.iter().map(|stage| {
+            let (u, n) = (stage.sums.unit(), stage.roundings.of(k));
+            StageRule {
+                certain: u * n,
+                probable: WALK * u * n.sqrt(),
+                variance: u * u / 6.0 * n,
+                eta: stage.sums.underflow(model.flushes),
+                largest: stage.sums.largest(),
+                exact: stage.sums.exact_integers(),
+            }
+        });
+        let underflow = model.stages.iter().map(|s| s.roundings.of(k) * s.sums.underflow(model.flushes)).sum();
+        let activations = match model.activations {
+            Activations::Converted(c) => c,
+            Activations::Quantised(_) => Conversion::None,
+        };
+        let flushed = if model.flushes { 2f64.powi(-126) } else { 0.0 };
+        Rules {
+            signs,
+            stages: stages.collect(),
+            underflow,
+            ux: activations.relative(),
+            uw: model.weights.relative(),
+            ex: activations.absolute().max(flushed),
+            ew: model.weights.absolute().max(flushed),
+            largest_x: activations.largest(),
+            largest_w: model.weights.largest(),
+            forming: if model.forms_weights && ty.has_offsets() { 2f64.powi(-23) } else { 0.0 },
+            sums_codes: model.scales_sums && ty == ElemType::Mxfp4,
+            least: if model.flushes { 2f64.powi(-126) } else { 2f64.powi(-149) },
+            model: model.clone(),
+        }
+    }
+
     /// The smaller of a certain bound and, where signs are random, a probabilistic one.
     fn smaller(&self, certain: f64, probable: f64) -> f64 {
         if self.signs { certain.min(probable) } else { certain }
     }
 
-    /// The envelope under a model.
-    pub(super) fn bound(&self, model: &Model) -> f64 {
-        let (a, underflow) = self.accumulation(model);
-        a + self.conversion(model) + self.quantisation() + 2f64.powi(-24) * self.element.y.abs() + underflow
+    /// The envelope.
+    pub(super) fn bound(&self, t: &Terms<'_>) -> f64 {
+        let sums = self.accumulation(t) + self.conversion(t) + self.quantisation(t);
+        sums * RAISE + HALF_ULP * t.element.y.abs() + self.underflow(t)
     }
 
-    /// A, and N·η.
-    fn accumulation(&self, model: &Model) -> (f64, f64) {
+    /// A.
+    fn accumulation(&self, t: &Terms<'_>) -> f64 {
         // A device that forms weights has rounded them, and sums them as they are.
-        let (s, r2) = if model.forms_weights { (self.element.s, self.element.r2) } else { self.plus };
-        let (mut a, mut underflow) = (0.0, 0.0);
-        for stage in &model.stages {
-            let (u, n) = (stage.sums.unit(), stage.roundings.of(self.k));
-            a += self.smaller(u * n * s, WALK * u * n.sqrt() * r2.sqrt());
-            let eta = stage.sums.underflow(model.flushes);
-            underflow += n * eta;
-            if model.scales_sums {
-                // 33 roundings of code·x near zero in each block, then multiplied with its scale.
-                underflow += 33.0 * self.w.scales * eta;
-            }
+        let (s, r2) = if self.model.forms_weights { (t.element.s, t.element.r2) } else { t.plus };
+        let r = r2.sqrt();
+        let mut a = self.forming * t.plus.0;
+        for stage in &self.stages {
+            a += self.smaller(stage.certain * s, stage.probable * r);
         }
-        if model.forms_weights && self.ty.has_offsets() {
-            a += 2f64.powi(-23) * self.plus.0;
-        }
-        (a, underflow)
+        a
+    }
+
+    /// N·η.
+    fn underflow(&self, t: &Terms<'_>) -> f64 {
+        // 33 roundings of code·x near zero in each block, then multiplied with its scale.
+        let scaled = |stage: &StageRule| 33.0 * t.w.scales * stage.eta;
+        let scaled: f64 = if self.model.scales_sums { self.stages.iter().map(scaled).sum() } else { 0.0 };
+        self.underflow + scaled
     }
 
     /// C.
-    fn conversion(&self, model: &Model) -> f64 {
-        let activations = match model.activations {
-            Activations::Converted(c) => c,
-            Activations::Quantised(_) => Conversion::None,
-        };
-        let (ux, uw) = (activations.relative(), model.weights.relative());
-        let flushed = if model.flushes { 2f64.powi(-126) } else { 0.0 };
-        let (ex, ew) = (activations.absolute().max(flushed), model.weights.absolute().max(flushed));
-        let joint = ux + uw + ux * uw;
-        let certain = joint * self.element.s + ex * self.w.sum_abs + ew * self.x.sum_abs;
-        let spread = joint * self.element.r2.sqrt() + ex * self.w.sum_squares.sqrt();
-        self.smaller(certain, TAIL * spread + ew * self.x.sum_abs)
+    fn conversion(&self, t: &Terms<'_>) -> f64 {
+        let joint = self.ux + self.uw + self.ux * self.uw;
+        if joint == 0.0 && self.ex == 0.0 && self.ew == 0.0 {
+            return 0.0;
+        }
+        let certain = joint * t.element.s + self.ex * t.w.sum_abs + self.ew * t.x.sum_abs;
+        let spread = joint * t.element.r2.sqrt() + self.ex * t.w.sum_squares.sqrt();
+        self.smaller(certain, TAIL * spread + self.ew * t.x.sum_abs)
     }
 
     /// Q.
-    fn quantisation(&self) -> f64 {
-        let Some(q) = &self.quantised else { return 0.0 };
-        let (s, r) = (self.plus.0, self.plus.1.sqrt());
+    fn quantisation(&self, t: &Terms<'_>) -> f64 {
+        let Some(q) = &t.quantised else { return 0.0 };
+        if q.half_steps == 0.0 {
+            return q.certain;
+        }
+        let (s, r) = (t.plus.0, t.plus.1.sqrt());
         let certain = q.half_steps + q.relative * (s + q.half_steps) + q.certain + q.stored_sums;
         let half_steps = q.half_steps_squared.sqrt();
         let probable = half_steps + q.relative * (r + half_steps) + q.stored_sums_squared.sqrt();
@@ -96,67 +167,54 @@ impl Terms<'_> {
     }
 
     /// Variances of the error: of the accumulation alone, and with the errors that outputs share. For random signs.
-    pub(super) fn variances(&self, model: &Model) -> (f64, f64) {
-        let y = self.element.y;
-        let (_, underflow) = self.accumulation(model);
-        let rounding = |stage: &crate::model::Stage| {
-            // The partial sums of a random walk grow evenly, and a rounding is uniform: u²/3 on half of R² on average.
-            stage.sums.unit().powi(2) / 6.0 * stage.roundings.of(self.k) * self.plus.1
-        };
-        let own = model.stages.iter().map(rounding).sum::<f64>() + 2f64.powi(-48) * y * y / 3.0 + underflow * underflow;
-        let activations = match model.activations {
-            Activations::Converted(c) => {
-                (c.relative().powi(2) * self.element.r2 / 6.0) + c.absolute().powi(2) / 3.0 * self.w.sum_squares
-            }
-            Activations::Quantised(_) => self.quantised.map_or(0.0, |q| {
+    pub(super) fn variances(&self, t: &Terms<'_>) -> (f64, f64) {
+        let y = t.element.y;
+        let stages: f64 = self.stages.iter().map(|stage| stage.variance * t.plus.1).sum();
+        let own = stages + HALF_ULP * HALF_ULP * y * y / 3.0 + self.underflow(t).powi(2);
+        let activations = match &t.quantised {
+            Some(q) => {
                 q.half_steps_squared / 3.0
-                    + q.relative.powi(2) / 3.0 * self.plus.1
+                    + q.relative * q.relative / 3.0 * t.plus.1
                     + q.stored_sums_squared / 3.0
                     + q.certain * q.certain
-            }),
+            }
+            None => self.ux * self.ux * t.element.r2 / 6.0 + self.ex * self.ex / 3.0 * t.w.sum_squares,
         };
-        let weights = model.weights.relative().powi(2) * self.element.r2 / 6.0
-            + model.weights.absolute().powi(2) / 3.0 * self.x.sum_squares;
+        let weights = self.uw * self.uw * t.element.r2 / 6.0 + self.ew * self.ew / 3.0 * t.x.sum_squares;
         (own, own + activations + weights)
     }
 
     /// True where a correct device may leave the range of its numbers on the way.
-    pub(super) fn overflows(&self, model: &Model) -> bool {
-        let s = self.plus.0;
-        let sums = model.stages.iter().any(|stage| s > stage.sums.largest());
-        let x_range = match model.activations {
-            Activations::Converted(c) => self.x.max_abs > c.largest(),
-            Activations::Quantised(_) => self.quantised.is_some_and(|q| q.overflows),
-        };
+    pub(super) fn overflows(&self, t: &Terms<'_>) -> bool {
+        let s = t.plus.0 * RAISE;
+        let sums = self.stages.iter().any(|stage| s > stage.largest);
+        let x_range = t.quantised.map_or(t.x.max_abs > self.largest_x, |q| q.overflows);
         // A device that scales sums never forms a weight, but sums codes up to 6 before it scales.
-        let w_range = if model.scales_sums && self.ty == ElemType::Mxfp4 {
-            6.0 * self.x.sum_abs > f64::from(f32::MAX)
-        } else {
-            self.w.max_abs > model.weights.largest()
+        let w_range = match self.sums_codes {
+            true => 6.0 * t.x.sum_abs > f64::from(f32::MAX),
+            false => t.w.max_abs > self.largest_w,
         };
         sums || x_range || w_range
     }
 
     /// True where every correct order of operations gives the same bits.
-    pub(super) fn is_exact(&self, model: &Model) -> bool {
-        let activations_survive = match model.activations {
-            Activations::Converted(c) => self.x.survives(c),
-            Activations::Quantised(_) => self.quantised.is_some_and(|q| q.is_exact),
+    pub(super) fn is_exact(&self, t: &Terms<'_>) -> bool {
+        let activations_survive = match self.model.activations {
+            Activations::Converted(c) => t.x.survives(c),
+            Activations::Quantised(_) => t.quantised.is_some_and(|q| q.is_exact),
         };
-        if !self.w.survives(model.weights) || !activations_survive {
+        if !activations_survive || !t.w.survives(self.model.weights) {
             return false;
         }
-        let (s, _) = self.plus;
+        let (s, _) = t.plus;
         if s == 0.0 {
             return true;
         }
-        let unit = self.w.unit * self.x.unit;
-        // The smallest numbers that still add exactly: subnormal sums do, unless they are flushed.
-        let least = if model.flushes { 2f64.powi(-126) } else { 2f64.powi(-149) };
+        let (unit, least) = (t.w.unit * t.x.unit, self.least);
         // Operands must be representable too, and code·x in halves where sums are scaled.
-        let operands =
-            self.x.unit.min(self.w.unit).min(if model.scales_sums { self.x.unit / 2.0 } else { f64::INFINITY });
-        unit >= least && operands >= least && model.stages.iter().all(|stage| s <= stage.sums.exact_integers() * unit)
+        let halves = if self.model.scales_sums { t.x.unit / 2.0 } else { f64::INFINITY };
+        let operands = t.x.unit.min(t.w.unit).min(halves);
+        unit >= least && operands >= least && self.stages.iter().all(|stage| s < stage.exact * unit)
     }
 }
 
@@ -169,13 +227,16 @@ mod tests {
         of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false })
     }
 
-    fn terms<'a>(k: usize, signs: bool, element: Element, w: &'a RowSums, x: &'a RowSums) -> Terms<'a> {
-        let plus = (element.s, element.r2);
-        Terms { k, ty: ElemType::F32, signs, element, plus, w, x, quantised: None }
+    fn rules(model: &Model, k: usize, signs: bool) -> Rules {
+        Rules::new(model, ElemType::F32, k, signs)
+    }
+
+    fn terms<'a>(element: Element, w: &'a RowSums, x: &'a RowSums) -> Terms<'a> {
+        Terms { element, plus: (element.s, element.r2), w, x, quantised: None }
     }
 
     fn row(values: &[f64]) -> RowSums {
-        RowSums::new(values.iter().copied())
+        RowSums::new(values)
     }
 
     /// Bounds of a row worked out by hand: k 4, w = 1, x = 1.
@@ -183,45 +244,54 @@ mod tests {
     fn by_hand() {
         let ones = row(&[1.0; 4]);
         let element = Element { y: 4.0, s: 4.0, r2: 4.0 };
-        let got = terms(4, false, element, &ones, &ones).bound(&model());
+        let got = rules(&model(), 4, false).bound(&terms(element, &ones, &ones));
         // N = 4: A = 4·4·2^-24, 2^-24·|y| = 4·2^-24, N·η = 4·2^-149.
-        approx::assert_relative_eq!(got, 20.0 * 2f64.powi(-24) + 4.0 * 2f64.powi(-149), max_relative = 1e-12);
+        approx::assert_relative_eq!(
+            got,
+            (16.0 * RAISE + 4.0) * 2f64.powi(-24) + 4.0 * 2f64.powi(-149),
+            max_relative = 1e-12
+        );
         // The probabilistic form takes the smaller term, here still the certain one: 13·√4·2 > 16.
-        assert_eq!(terms(4, true, element, &ones, &ones).bound(&model()), got);
+        assert_eq!(rules(&model(), 4, true).bound(&terms(element, &ones, &ones)), got);
         let long = Element { y: 0.0, s: 4000.0, r2: 4000.0 };
-        let wide = terms(4000, true, long, &ones, &ones).bound(&model());
-        approx::assert_relative_eq!(wide, 13.0 * 2f64.powi(-24) * 4000.0, max_relative = 1e-9);
+        let wide = rules(&model(), 4000, true).bound(&terms(long, &ones, &ones));
+        approx::assert_relative_eq!(wide, 13.0 * 2f64.powi(-24) * 4000.0 * RAISE, max_relative = 1e-9);
     }
 
     #[test]
     fn f16_operands_widen_the_bound_and_limit_exactness() {
         let mut model = model();
         let (w, x) = (row(&[2049.0]), row(&[1.0]));
-        let t = terms(1, false, Element { y: 2049.0, s: 2049.0, r2: 2049.0 * 2049.0 }, &w, &x);
-        assert!(t.is_exact(&model));
-        let plain = t.bound(&model);
+        let t = terms(Element { y: 2049.0, s: 2049.0, r2: 2049.0 * 2049.0 }, &w, &x);
+        assert!(rules(&model, 1, false).is_exact(&t));
+        let plain = rules(&model, 1, false).bound(&t);
         model.weights = Conversion::F16;
-        assert!(!t.is_exact(&model));
-        assert!(t.bound(&model) > plain + 1.0);
+        let rules = rules(&model, 1, false);
+        assert!(!rules.is_exact(&t));
+        assert!(rules.bound(&t) > plain + 1.0);
         let huge = row(&[7e4]);
-        assert!(terms(1, false, Element { y: 7e4, s: 7e4, r2: 4.9e9 }, &huge, &x).overflows(&model));
+        assert!(rules.overflows(&terms(Element { y: 7e4, s: 7e4, r2: 4.9e9 }, &huge, &x)));
     }
 
     #[test]
     fn quantised_activations_add_half_a_step() {
         let ones = row(&[1.0; 32]);
         let element = Element { y: 32.0, s: 32.0, r2: 32.0 };
-        let mut t = terms(32, false, element, &ones, &ones);
-        let plain = t.bound(&model());
+        let mut t = terms(element, &ones, &ones);
+        let rules = |signs| rules(&model(), 32, signs);
+        let plain = rules(false).bound(&t);
         let half_steps = 32.0 * 0.5 / 127.0;
         t.quantised =
             Some(Envelope { half_steps, half_steps_squared: 32.0 * (0.5f64 / 127.0).powi(2), ..Envelope::default() });
-        approx::assert_relative_eq!(t.bound(&model()) - plain, half_steps, max_relative = 1e-12);
+        approx::assert_relative_eq!(rules(false).bound(&t) - plain, half_steps * RAISE, max_relative = 1e-12);
         // With random signs nine times the root of the squares, where that is smaller.
-        t.signs = true;
-        let (with, quantised) = (t.bound(&model()), t.quantised.take());
+        let (with, quantised) = (rules(true).bound(&t), t.quantised.take());
         assert_eq!(quantised.map(|q| q.half_steps), Some(half_steps));
         let probable = 9.0 * 32f64.sqrt() * 0.5 / 127.0;
-        approx::assert_relative_eq!(with - t.bound(&model()), half_steps.min(probable), max_relative = 1e-12);
+        approx::assert_relative_eq!(
+            with - rules(true).bound(&t),
+            half_steps.min(probable) * RAISE,
+            max_relative = 1e-12
+        );
     }
 }

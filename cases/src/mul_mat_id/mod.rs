@@ -11,9 +11,12 @@ mod distributions;
 mod draw;
 mod exact;
 mod oracle;
+mod products;
 mod quantise;
 mod routing;
 mod rows;
+mod sums;
+mod tiles;
 mod whole;
 
 use std::sync::Arc;
@@ -118,6 +121,11 @@ impl Data {
     /// so that the probabilistic bounds hold.
     pub(crate) fn has_random_signs(self) -> bool {
         !self.is_exact() && self != Data::Const
+    }
+
+    /// True where some operands are NaN or infinite.
+    pub(crate) fn has_special_values(self) -> bool {
+        self == Data::Special
     }
 
     /// True where weights are within a few steps of zero, so that neither sums nor offset parts grow large.

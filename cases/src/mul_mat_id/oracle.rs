@@ -1,20 +1,21 @@
 //! The scalar reference of `mul_mat_id`, in f64, with what the bounds need.
 //!
 //! For every output element y = Σ w·x, S = Σ|w||x| and R² = Σ(w·x)². The bounds
-//! follow from these and from a few sums per row; they depend on the precision
-//! model alone, so one pass over the weights serves every device. What only
-//! devices with quantised activations need is computed at the first of them.
+//! follow from these and from a few sums per row. Devices share them as far as
+//! they multiply the same activations; what only some devices need is computed
+//! for the first of them.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use rayon::prelude::*;
 
-use super::bound::Terms;
-use super::exact::ACTIVATION_BLOCK;
-use super::quantise::{self, Block, Emulated, Envelope, WeightBlock};
-use super::rows::{Element, RowSums, Weights, block_scales, dot};
-use super::{Data, IDS, MulMatId, OUT, WEIGHTS, X, whole};
+use super::bound::{Rules, Terms};
+use super::quantise::{self, Block, Envelope, WeightBlock};
+use super::rows::RowSums;
+use super::sums::{Operands, Sums};
+use super::tiles::Walk;
+use super::{IDS, MulMatId, OUT, X, whole};
 use crate::formats::{read_f32, read_i32};
 use crate::inputs::Inputs;
 use crate::judge::pattern::Place;
@@ -32,31 +33,26 @@ pub(super) struct MulMatIdOracle {
     x: Vec<f32>,
     /// `[n][b]`.
     x_rows: Vec<RowSums>,
-    /// `[slots][m]` per element.
-    elements: Vec<Element>,
-    /// S⁺ and R⁺², `[slots][m]`; empty where they are S and R².
-    plus: Vec<(f64, f64)>,
-    /// `[experts][m]`; `None` for experts without a slot.
-    weight_rows: Vec<Option<RowSums>>,
-    /// By quantiser, made at the first device that has it.
+    /// By quantiser whose codes are known, and over activations as they are: made at the first device that needs them.
+    sums: Mutex<BTreeMap<Option<Quantiser>, Arc<Sums>>>,
+    /// By quantiser whose codes are not known.
     quantised: Mutex<BTreeMap<Quantiser, Arc<Quantised>>>,
 }
 
-/// What devices with one quantiser add, `[slots][m]`.
+/// What a quantiser with unknown codes adds.
 struct Quantised {
+    /// `[slots][m]`.
     envelopes: Vec<Envelope>,
     /// The blocks of each activation row.
     blocks: Vec<Vec<Block>>,
-    /// Where the quantiser's way of rounding is known: the sums over its codes take the place of the plain ones.
-    emulated: Vec<Sums>,
 }
 
-/// The sums of one output element.
-#[derive(Clone, Copy, Default)]
-struct Sums {
-    element: Element,
-    /// S⁺ and R⁺².
-    plus: (f64, f64),
+/// What the answers under one model rest on.
+struct Basis {
+    sums: Arc<Sums>,
+    quantised: Option<Arc<Quantised>>,
+    /// The sums over activations as they are, where some operand is not finite: they say what becomes of it.
+    plain: Option<Arc<Sums>>,
 }
 
 impl MulMatIdOracle {
@@ -69,179 +65,127 @@ impl MulMatIdOracle {
             }
         }
         let x = activations(case, inputs);
-        let x_rows = x.par_chunks(case.k).map(|r| RowSums::new(r.iter().map(|v| f64::from(*v)))).collect();
-        let mut oracle = MulMatIdOracle {
-            case: case.clone(),
-            experts,
-            by_expert,
-            x,
-            x_rows,
-            elements: Vec::new(),
-            plus: Vec::new(),
-            weight_rows: vec![None; case.experts * case.m],
-            quantised: Mutex::default(),
-        };
-        oracle.sum(inputs);
-        oracle
+        let sums_of = |row: &[f32]| RowSums::new(&row.iter().map(|v| f64::from(*v)).collect::<Vec<_>>());
+        let x_rows = x.par_chunks(case.k).map(sums_of).collect();
+        let (sums, quantised) = (Mutex::default(), Mutex::default());
+        MulMatIdOracle { case: case.clone(), experts, by_expert, x, x_rows, sums, quantised }
     }
 
-    /// The one pass over the weights that every device needs.
-    fn sum(&mut self, inputs: &Inputs<'_>) {
-        let case = &self.case;
-        let has_offsets = case.w.has_offsets();
-        let rows = self.each_row(inputs, |weights, stored, _, slots, row: &mut Row| {
-            let sums = RowSums { scales: block_scales(case.w, stored), ..weights.sums() };
-            row.sums.push(sums);
-            for &slot in slots {
-                let x = self.x_row(slot);
-                row.elements[slot] = dot(&weights.w, x);
-                if has_offsets {
-                    let plus = dot(&weights.plus, x);
-                    row.plus[slot] = (plus.s, plus.r2);
+    fn walk<'a>(&'a self, inputs: &Inputs<'a>) -> Walk<'a> {
+        Walk { case: &self.case, inputs: *inputs, experts: &self.by_expert }
+    }
+
+    /// The sums over activations as a quantiser leaves them, or as they are.
+    fn sums(&self, quantiser: Option<Quantiser>, inputs: &Inputs<'_>) -> Arc<Sums> {
+        let mut known = self.sums.lock().unwrap_or_else(PoisonError::into_inner);
+        let make = || {
+            let operands = match quantiser.and_then(|q| q.rounding.map(|rounding| (q, rounding))) {
+                Some((quantiser, rounding)) => {
+                    Operands::emulated(&quantiser, rounding, &self.x, self.case.k, &self.x_rows)
                 }
-            }
-        });
-        let mut elements = vec![Element::default(); case.slots() * case.m];
-        let mut plus = vec![(0.0, 0.0); if has_offsets { elements.len() } else { 0 }];
-        for (r, row) in rows.iter().enumerate() {
-            for (slot, e) in row.elements.iter().enumerate() {
-                elements[slot * case.m + r] = *e;
-            }
-            for (slot, p) in row.plus.iter().enumerate() {
-                plus[slot * case.m + r] = *p;
-            }
-            for (expert, sums) in self.by_expert.keys().zip(&row.sums) {
-                self.weight_rows[expert * case.m + r] = Some(*sums);
-            }
-        }
-        (self.elements, self.plus) = (elements, plus);
-    }
-
-    /// Decodes each row of every expert in use, once, rows in parallel. `visit` gets the row, its stored bytes, the
-    /// expert, the expert's slots, and the place for what it finds.
-    fn each_row<T: Send + ForSlots>(
-        &self,
-        inputs: &Inputs<'_>,
-        visit: impl Fn(&Weights, &[u8], usize, &[usize], &mut T) + Sync,
-    ) -> Vec<T> {
-        let (t, bytes) = inputs.tensor(WEIGHTS);
-        let case = &self.case;
-        let one = |row: usize| {
-            let mut weights = Weights::new(case.k);
-            let mut found = T::for_slots(case.slots(), case.w.has_offsets());
-            for (expert, slots) in &self.by_expert {
-                let stored = &bytes[t.row_range([row, *expert, 0])];
-                weights.decode(case.w, stored);
-                visit(&weights, stored, *expert, slots, &mut found);
-            }
-            found
+                None => Operands::plain(&self.x, self.case.k, &self.x_rows),
+            };
+            Arc::new(Sums::new(&self.walk(inputs), operands))
         };
-        (0..case.m).into_par_iter().map(one).collect()
+        known.entry(quantiser).or_insert_with(make).clone()
     }
 
-    fn x_row(&self, slot: usize) -> &[f32] {
-        let at = self.case.x_row(slot) * self.case.k;
-        &self.x[at..at + self.case.k]
-    }
-
-    /// What a quantiser adds, computed at the first call.
+    /// What a quantiser with unknown codes adds.
     fn quantised(&self, quantiser: Quantiser, inputs: &Inputs<'_>) -> Arc<Quantised> {
         let mut known = self.quantised.lock().unwrap_or_else(PoisonError::into_inner);
         known.entry(quantiser).or_insert_with(|| Arc::new(self.quantise(&quantiser, inputs))).clone()
     }
 
     fn quantise(&self, quantiser: &Quantiser, inputs: &Inputs<'_>) -> Quantised {
-        let case = &self.case;
-        let x: Vec<Vec<Block>> = self.x.par_chunks(case.k).map(|row| quantise::blocks(quantiser, row)).collect();
-        let emulate = |rounding| self.x.par_chunks(case.k).map(move |r| quantise::emulate(quantiser, rounding, r));
-        let codes: Vec<Emulated> = quantiser.rounding.map(|r| emulate(r).collect()).unwrap_or_default();
-        let rows = self.each_row(inputs, |weights, _, _, slots, row: &mut Vec<(Envelope, Sums)>| {
-            let offset = |b: usize| weights.o.get(b * ACTIVATION_BLOCK).copied().unwrap_or(0.0);
-            let blocks = weights.block_sums().enumerate();
-            let w: Vec<WeightBlock> =
-                blocks.map(|(b, (sum, squares))| WeightBlock { sum, squares, offset: offset(b) }).collect();
-            for &slot in slots {
-                let at = case.x_row(slot);
-                let envelope = Envelope::new(quantiser, &w, &x[at]);
-                row[slot] = match codes.get(at) {
-                    Some(codes) => (envelope.emulated(weights.ties(codes)), weights.sums_over(codes)),
-                    None => (envelope, Sums::default()),
-                };
-            }
-        });
-        let mut envelopes = vec![Envelope::default(); self.elements.len()];
-        let mut emulated = vec![Sums::default(); if codes.is_empty() { 0 } else { envelopes.len() }];
-        for (r, row) in rows.iter().enumerate() {
-            for (slot, (envelope, sums)) in row.iter().enumerate() {
-                envelopes[slot * case.m + r] = *envelope;
-                if let Some(place) = emulated.get_mut(slot * case.m + r) {
-                    *place = *sums;
-                }
-            }
+        let (walk, m) = (self.walk(inputs), self.case.m);
+        let blocks: Vec<Vec<Block>> =
+            self.x.par_chunks(self.case.k).map(|row| quantise::blocks(quantiser, row)).collect();
+        let of_tile = |tile| {
+            let weights = walk.decode(&tile);
+            let envelopes = (0..tile.rows.len()).flat_map(|row| {
+                let blocks_of_row: Vec<WeightBlock> = weights.blocks(row).collect();
+                let rows = walk.x_rows(&tile).into_iter();
+                rows.map(|x| Envelope::new(quantiser, &blocks_of_row, &blocks[x])).collect::<Vec<_>>()
+            });
+            (envelopes.collect::<Vec<_>>(), tile)
+        };
+        let mut envelopes = vec![Envelope::default(); self.case.slots() * m];
+        for (of_tile, tile) in walk.tiles(usize::MAX).map(of_tile).collect::<Vec<_>>() {
+            let places = tile.rows.flat_map(|row| tile.slots.iter().map(move |slot| slot * m + row));
+            places.zip(of_tile).for_each(|(place, envelope)| envelopes[place] = envelope);
         }
-        Quantised { envelopes, blocks: x, emulated }
+        Quantised { envelopes, blocks }
     }
 
-    /// What the model's quantiser adds, if it has one.
-    fn quantised_for(&self, model: &Model, inputs: &Inputs<'_>) -> Option<Arc<Quantised>> {
-        match model.activations {
-            Activations::Quantised(q) => Some(self.quantised(q, inputs)),
-            Activations::Converted(_) => None,
+    /// What the answers under a model rest on, computed as far as it is not known.
+    fn basis(&self, model: &Model, inputs: &Inputs<'_>) -> Basis {
+        let (codes, quantiser) = match model.activations {
+            Activations::Quantised(q) if q.rounding.is_some() => (Some(q), None),
+            Activations::Quantised(q) => (None, Some(q)),
+            Activations::Converted(_) => (None, None),
+        };
+        let sums = self.sums(codes, inputs);
+        let is_special = sums.has_special_weights() || self.x_rows.iter().any(|row| !row.is_finite);
+        Basis {
+            quantised: quantiser.map(|q| self.quantised(q, inputs)),
+            plain: is_special.then(|| self.sums(None, inputs)),
+            sums,
         }
     }
 
     /// What is known of an element; `None` where its id is out of range.
-    fn terms(&self, quantised: Option<&Quantised>, i: usize) -> Option<Terms<'_>> {
+    fn terms<'a>(&'a self, basis: &'a Basis, i: usize) -> Option<Terms<'a>> {
         let case = &self.case;
         let (slot, row) = (i / case.m, i % case.m);
-        let w = self.experts[slot].and_then(|e| self.weight_rows[e * case.m + row].as_ref())?;
-        let plain = self.elements[i];
-        let plain = Sums { element: plain, plus: self.plus.get(i).copied().unwrap_or((plain.s, plain.r2)) };
-        let Sums { element, plus } = quantised.and_then(|q| q.emulated.get(i)).copied().unwrap_or(plain);
+        let w = self.experts[slot].and_then(|e| basis.sums.weight_row(e * case.m + row))?;
+        let x_row = case.x_row(slot);
+        let quantised = basis.quantised.as_ref().map(|q| q.envelopes[i]);
         Some(Terms {
-            k: case.k,
-            ty: case.w,
-            signs: case.data.has_random_signs(),
-            element,
-            plus,
+            element: basis.sums.element(i),
+            plus: basis.sums.plus(i),
             w,
-            x: &self.x_rows[case.x_row(slot)],
-            quantised: quantised.map(|q| q.envelopes[i]),
+            x: &self.x_rows[x_row],
+            quantised: quantised.or_else(|| basis.sums.envelope(i, x_row)),
         })
     }
 
     /// What an element should be under a model.
-    fn expectation(&self, model: &Model, quantised: Option<&Quantised>, i: usize) -> Expected {
-        let Some(terms) = self.terms(quantised, i) else {
+    fn expectation(&self, rules: &Rules, basis: &Basis, i: usize) -> Expected {
+        let Some(terms) = self.terms(basis, i) else {
             return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
         };
         // What the operands themselves make of it; a known quantiser may overflow where they do not.
-        let plain = self.elements[i].y;
+        let plain = basis.plain.as_ref().map_or(0.0, |sums| sums.element(i).y);
         if !plain.is_finite() {
             let class = if plain.is_nan() { Class::NaN } else { Class::Infinite };
             return Expected { value: plain, bound: 0.0, class };
         }
-        let class = if terms.overflows(model) {
+        let class = if rules.overflows(&terms) {
             Class::Inconclusive
-        } else if terms.is_exact(model) {
+        } else if rules.is_exact(&terms) {
             Class::Exact
         } else {
             Class::Finite
         };
-        Expected { value: terms.element.y, bound: terms.bound(model), class }
+        Expected { value: terms.element.y, bound: rules.bound(&terms), class }
     }
 
     /// What every element should be under a model.
-    fn expectations(&self, model: &Model, quantised: Option<&Quantised>) -> Vec<Expected> {
-        (0..self.elements.len()).into_par_iter().map(|i| self.expectation(model, quantised, i)).collect()
+    fn expectations(&self, model: &Model, basis: &Basis) -> Vec<Expected> {
+        let rules = self.rules(model);
+        (0..self.case.slots() * self.case.m).into_par_iter().map(|i| self.expectation(&rules, basis, i)).collect()
+    }
+
+    fn rules(&self, model: &Model) -> Rules {
+        Rules::new(model, self.case.w, self.case.k, self.case.data.has_random_signs())
     }
 
     /// Judges every element, and the output as a whole.
     fn judge_under(&self, model: &Model, inputs: &Inputs<'_>, output: &[u8], poison: u32) -> Findings {
-        let quantised = self.quantised_for(model, inputs);
-        let expected = self.expectations(model, quantised.as_deref());
+        let basis = self.basis(model, inputs);
+        let expected = self.expectations(model, &basis);
         let mut findings = judge_values(model, |i| expected[i], |i| self.place(i), output, poison);
-        findings.checks.extend(self.whole(inputs, model, quantised.as_deref(), &expected, output));
+        findings.checks.extend(self.whole(inputs, model, &basis, &expected, output));
         findings
     }
 
@@ -250,16 +194,16 @@ impl MulMatIdOracle {
         &self,
         inputs: &Inputs<'_>,
         model: &Model,
-        quantised: Option<&Quantised>,
+        basis: &Basis,
         expected: &[Expected],
         output: &[u8],
     ) -> Vec<Check> {
-        if !self.case.data.has_random_signs() || self.case.data == Data::Special {
+        if !self.case.data.has_random_signs() || self.case.data.has_special_values() {
             let why = "errors are independent only in random data of both signs";
             return whole::not_possible(why);
         }
         // Where the codes are known nothing of the quantiser is left to chance.
-        let blocks = quantised.filter(|q| q.emulated.is_empty()).map(|q| &q.blocks[..]);
+        let blocks = basis.quantised.as_ref().map(|q| &q.blocks[..]);
         if blocks.is_some_and(|rows| rows.iter().flatten().any(Block::has_tiny_scale)) {
             return whole::not_possible("scales below the normal numbers of f16 have errors of one sign");
         }
@@ -267,30 +211,24 @@ impl MulMatIdOracle {
         let mut seen = BTreeSet::new();
         let mut counts = |slot: usize| seen.insert((self.experts[slot], self.case.x_row(slot)));
         let counted: Vec<bool> = (0..self.case.slots()).map(&mut counts).collect();
+        let rules = self.rules(model);
         let finite = |(i, got): (usize, f32)| {
             if !counted[i / self.case.m] {
                 return None;
             }
             let expected = expected[i];
             let judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
-            let (own_variance, variance) = self.terms(quantised, i).filter(|_| judged)?.variances(model);
+            let (own_variance, variance) = rules.variances(&self.terms(basis, i).filter(|_| judged)?);
             let error = f64::from(got) - expected.value;
             Some(whole::Output { element: i, y: expected.value, error, own_variance, variance })
         };
         let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
-        let (t, bytes) = inputs.tensor(WEIGHTS);
-        let walk = whole::Walk {
-            case: &self.case,
-            x: &self.x,
-            x_rows: &self.x_rows,
-            decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
-            experts: &self.by_expert,
-        };
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),
             Activations::Converted(_) => 0.0,
         };
-        whole::checks(&walk, &whole::Shared::of(model, blocks, relative), &outputs)
+        let operands = whole::Operands { walk: self.walk(inputs), x: &self.x, x_rows: &self.x_rows };
+        whole::checks(&operands, &whole::Shared::of(model, blocks, relative), &outputs)
     }
 
     fn place(&self, element: usize) -> Place {
@@ -301,57 +239,13 @@ impl MulMatIdOracle {
     }
 }
 
-/// What one row of the output finds, slot by slot.
-trait ForSlots {
-    fn for_slots(slots: usize, has_offsets: bool) -> Self;
-}
-
-/// The sums of one row of the output.
-struct Row {
-    elements: Vec<Element>,
-    plus: Vec<(f64, f64)>,
-    /// By expert in use, ascending.
-    sums: Vec<RowSums>,
-}
-
-impl ForSlots for Row {
-    fn for_slots(slots: usize, has_offsets: bool) -> Self {
-        let plus = vec![(0.0, 0.0); if has_offsets { slots } else { 0 }];
-        Row { elements: vec![Element::default(); slots], plus, sums: Vec::new() }
-    }
-}
-
-impl ForSlots for Vec<(Envelope, Sums)> {
-    fn for_slots(slots: usize, _: bool) -> Self {
-        vec![(Envelope::default(), Sums::default()); slots]
-    }
-}
-
-impl Weights {
-    /// The sums over a row of activations as a known quantiser leaves it.
-    fn sums_over(&self, x: &Emulated) -> Sums {
-        let mut element = dot(&self.w, &x.values);
-        if self.o.is_empty() {
-            return Sums { element, plus: (element.s, element.r2) };
-        }
-        // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
-        for (b, (codes, stored)) in x.values.chunks(ACTIVATION_BLOCK).zip(&x.sums).enumerate() {
-            element.y += self.o[b * ACTIVATION_BLOCK] * (stored - codes.iter().sum::<f64>());
-        }
-        let plus = dot(&self.plus, &x.values);
-        Sums { element, plus: (plus.s, plus.r2) }
-    }
-
-    /// Σ d·(|p| + |o|) over activations whose code is undecided.
-    fn ties(&self, x: &Emulated) -> f64 {
-        let plus = if self.plus.is_empty() { &self.w } else { &self.plus };
-        x.ties.iter().map(|(i, d)| d * plus[*i].abs()).sum()
-    }
-}
-
 impl Oracle for MulMatIdOracle {
     fn output(&self) -> usize {
         OUT
+    }
+
+    fn prepare(&self, inputs: &Inputs<'_>, device: &Capabilities) {
+        self.basis(&self.case.model_on(device), inputs);
     }
 
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
@@ -364,7 +258,7 @@ impl Oracle for MulMatIdOracle {
 
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected> {
         let model = self.case.model_on(device);
-        self.expectations(&model, self.quantised_for(&model, inputs).as_deref())
+        self.expectations(&model, &self.basis(&model, inputs))
     }
 }
 
@@ -386,4 +280,52 @@ fn activations(case: &MulMatId, inputs: &Inputs<'_>) -> Vec<f32> {
     let (t, bytes) = inputs.tensor(X);
     let rows = (0..case.n).flat_map(|n| (0..case.b).map(move |b| [b, n, 0]));
     rows.flat_map(|at| read_f32(&bytes[t.row_range(at)])).collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::case::Case;
+    use crate::plan::Layout;
+
+    /// Products over tiles are the plain sums, whatever the shape: more rows and slots than a tile has, views, offset
+    /// parts.
+    #[test]
+    fn every_output_is_the_plain_sum() {
+        for (params, recipe) in [
+            ("w=f32,x=f32,e=2,u=1,m=300,n=700,k=509", "route=skew,data=normal"),
+            ("w=q4_1,x=f32,e=3,u=2,m=5,n=9,k=96,b=2,wv=kme,xv=kbn", "route=shuffle,data=normal"),
+            ("w=q6_K,x=f32,e=4,u=4,m=33,n=1,k=512", "route=shuffle,data=heavy"),
+        ] {
+            let case = MulMatId::parse(params, recipe).unwrap();
+            let whole: Case = format!("mul_mat_id/{params}/{recipe}/v1-1").parse().unwrap();
+            let plan = whole.plan();
+            let layout = Layout::new(&plan, 1);
+            let mut bytes = vec![0; layout.input_bytes];
+            whole.fill_all(&plan, &layout, &mut bytes);
+            let inputs = Inputs::new(&plan, &layout, &bytes);
+            let oracle = MulMatIdOracle::new(&case, &inputs);
+            let sums = oracle.sums(None, &inputs);
+            let (t, stored) = inputs.tensor(super::super::WEIGHTS);
+            for (slot, expert) in oracle.experts.iter().enumerate() {
+                let x = &oracle.x[case.x_row(slot) * case.k..][..case.k];
+                for row in 0..case.m {
+                    let (mut w, mut o) = (vec![0.0; case.k], vec![0.0; case.k]);
+                    let stored = &stored[t.row_range([row, expert.unwrap(), 0])];
+                    case.w.decode(stored, &mut w);
+                    case.w.offsets(stored, false, &mut o);
+                    let x = || x.iter().map(|x| f64::from(*x));
+                    let products = || w.iter().zip(x()).map(|(w, x)| w * x);
+                    let plus = || w.iter().zip(&o).zip(x()).map(|((w, o), x)| ((w - o).abs() + o.abs()) * x.abs());
+                    let (got, s) = (sums.element(slot * case.m + row), products().map(f64::abs).sum::<f64>());
+                    approx::assert_abs_diff_eq!(got.y, products().sum::<f64>(), epsilon = s * 1e-13);
+                    approx::assert_relative_eq!(got.s, s, max_relative = 1e-4);
+                    approx::assert_relative_eq!(got.r2, products().map(|p| p * p).sum::<f64>(), max_relative = 1e-4);
+                    let (s, r2) = sums.plus(slot * case.m + row);
+                    approx::assert_relative_eq!(s, plus().sum::<f64>(), max_relative = 1e-4);
+                    approx::assert_relative_eq!(r2, plus().map(|p| p * p).sum::<f64>(), max_relative = 1e-4);
+                }
+            }
+        }
+    }
 }

@@ -32,6 +32,16 @@ impl Block {
         self.tiny_scale
     }
 
+    /// The scale or the stored sum may leave the range of f16.
+    pub(super) fn overflows(&self) -> bool {
+        self.overflows
+    }
+
+    /// Nothing is lost.
+    pub(super) fn is_exact(&self) -> bool {
+        self.exact
+    }
+
     /// The error of a stored sum.
     pub(super) fn sum_error(&self) -> f64 {
         self.sum_error
@@ -119,13 +129,6 @@ impl Envelope {
             e.is_exact &= x.exact;
         }
         e
-    }
-}
-
-impl Envelope {
-    /// The same where the device's codes are known: nothing is left of it but `ties`, the steps of undecided codes.
-    pub(super) fn emulated(&self, ties: f64) -> Self {
-        Envelope { certain: ties, overflows: self.overflows, is_exact: self.is_exact, ..Envelope::default() }
     }
 }
 

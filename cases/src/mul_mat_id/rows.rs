@@ -1,18 +1,9 @@
-//! Sums over rows: dot products, and what bounds need to know of a row of weights or activations.
+//! What bounds need to know of a row of weights or activations.
 
 use pulp::Arch;
 
-use super::exact::ACTIVATION_BLOCK;
 use crate::formats::{ElemType, mxfp4_scale};
 use crate::model::Conversion;
-
-/// y = Σ w·x, S = Σ|w||x| and R² = Σ(w·x)² of one output element.
-#[derive(Clone, Copy, Default, Debug, PartialEq)]
-pub(super) struct Element {
-    pub(super) y: f64,
-    pub(super) s: f64,
-    pub(super) r2: f64,
-}
 
 /// What bounds need of one row of weights or activations.
 #[derive(Clone, Copy, Debug)]
@@ -20,9 +11,11 @@ pub(super) struct RowSums {
     pub(super) sum_abs: f64,
     pub(super) sum_squares: f64,
     pub(super) max_abs: f64,
-    /// Every value is a multiple of this power of two.
+    /// Every value is finite.
+    pub(super) is_finite: bool,
+    /// Every value is a multiple of this power of two; 0 where that is so small that no sum can be exact.
     pub(super) unit: f64,
-    /// Every value survives a conversion to f16, to bf16.
+    /// Every value survives a conversion to f16, to bf16. Not asked where the unit is 0.
     pub(super) fits_f16: bool,
     pub(super) fits_bf16: bool,
     /// Sum of the magnitudes of the block scales (weights whose sums may be scaled).
@@ -30,29 +23,29 @@ pub(super) struct RowSums {
 }
 
 impl RowSums {
-    pub(super) fn new(values: impl Iterator<Item = f64>) -> Self {
-        let mut sums = RowSums {
-            sum_abs: 0.0,
-            sum_squares: 0.0,
-            max_abs: 0.0,
-            unit: f64::INFINITY,
-            fits_f16: true,
-            fits_bf16: true,
+    pub(super) fn new(values: &[f64]) -> Self {
+        let sums = Self::inexact(values);
+        let unit = unit(values, sums.max_abs);
+        let fits = |c: Conversion| unit > 0.0 && values.iter().all(|v| c.keeps(*v));
+        RowSums { unit, fits_f16: fits(Conversion::F16), fits_bf16: fits(Conversion::Bf16), ..sums }
+    }
+
+    /// The same for a row of which no sum is exact in any case: it has no unit.
+    pub(super) fn inexact(values: &[f64]) -> Self {
+        let [sum_abs, sum_squares, max_abs] = Arch::new().dispatch(
+            #[inline(always)]
+            || sums(values),
+        );
+        RowSums {
+            sum_abs,
+            sum_squares,
+            max_abs,
+            is_finite: sum_abs.is_finite(),
+            unit: 0.0,
+            fits_f16: false,
+            fits_bf16: false,
             scales: 0.0,
-        };
-        let mut lowest = i32::MAX;
-        for v in values {
-            sums.sum_abs += v.abs();
-            sums.sum_squares += v * v;
-            sums.max_abs = sums.max_abs.max(v.abs());
-            sums.fits_f16 &= Conversion::F16.keeps(v);
-            sums.fits_bf16 &= Conversion::Bf16.keeps(v);
-            lowest = lowest.min(lowest_bit(v));
         }
-        if lowest != i32::MAX {
-            sums.unit = 2f64.powi(lowest);
-        }
-        sums
     }
 
     /// Whether every value survives a conversion.
@@ -63,6 +56,43 @@ impl RowSums {
             Conversion::Bf16 => self.fits_bf16,
         }
     }
+}
+
+/// Lanes of the sums: a fixed number, so that every host adds in the same order.
+const LANES: usize = 16;
+
+/// Σ|v|, Σv² and the largest |v|.
+#[inline(always)]
+fn sums(values: &[f64]) -> [f64; 3] {
+    let (mut abs, mut squares, mut max) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
+    let (body, tail) = values.as_chunks::<LANES>();
+    let mut add = |l: usize, v: f64| {
+        let v = v.abs();
+        abs[l] += v;
+        squares[l] += v * v;
+        max[l] = if v > max[l] { v } else { max[l] };
+    };
+    for chunk in body {
+        for (l, v) in chunk.iter().enumerate() {
+            add(l, *v);
+        }
+    }
+    tail.iter().enumerate().for_each(|(l, v)| add(l, *v));
+    [abs.iter().sum(), squares.iter().sum(), max.into_iter().fold(0.0, f64::max)]
+}
+
+/// The power of two that every value is a multiple of; infinite for a row of zeros. The longest sums that can be exact
+/// have 24 bits: a row that needs more beside its largest value has no unit, and the rest of it is not looked at.
+fn unit(values: &[f64], max_abs: f64) -> f64 {
+    let needed = (max_abs.to_bits() >> 52) as i32 - 1023 - 24;
+    let mut lowest = i32::MAX;
+    for v in values {
+        lowest = lowest.min(lowest_bit(*v));
+        if lowest < needed {
+            return 0.0;
+        }
+    }
+    if lowest == i32::MAX { f64::INFINITY } else { 2f64.powi(lowest) }
 }
 
 /// The exponent of the lowest set bit of a normal f64; `i32::MAX` for zero and what is not finite.
@@ -83,95 +113,19 @@ pub(super) fn block_scales(ty: ElemType, row: &[u8]) -> f64 {
     }
 }
 
-/// One row of decoded weights, with its offset parts where the type has them.
-pub(super) struct Weights {
-    /// w, k values.
-    pub(super) w: Vec<f64>,
-    /// o, k values; empty where it is zero.
-    pub(super) o: Vec<f64>,
-    /// |p| + |o|; empty where o is zero.
-    pub(super) plus: Vec<f64>,
-}
-
-impl Weights {
-    pub(super) fn new(k: usize) -> Self {
-        Weights { w: vec![0.0; k], o: Vec::new(), plus: Vec::new() }
-    }
-
-    /// Decodes a stored row into the same memory.
-    pub(super) fn decode(&mut self, ty: ElemType, stored: &[u8]) {
-        ty.decode(stored, &mut self.w);
-        if ty.has_offsets() {
-            self.o.resize(self.w.len(), 0.0);
-            ty.offsets(stored, false, &mut self.o);
-            self.plus.clear();
-            self.plus.extend(self.w.iter().zip(&self.o).map(|(w, o)| (w - o).abs() + o.abs()));
-        }
-    }
-
-    /// Sums of the row. Where there are offset parts their bits count as well: a device may multiply them apart.
-    pub(super) fn sums(&self) -> RowSums {
-        let sums = RowSums::new(self.w.iter().copied());
-        let parts = self.w.iter().zip(&self.o).flat_map(|(w, o)| [w - o, *o]);
-        RowSums { unit: sums.unit.min(RowSums::new(parts).unit), ..sums }
-    }
-
-    /// Σ|w| and Σw² by activation block.
-    pub(super) fn block_sums(&self) -> impl Iterator<Item = (f64, f64)> + '_ {
-        self.w
-            .chunks(ACTIVATION_BLOCK)
-            .map(|b| b.iter().fold((0.0, 0.0), |(sum, squares), w| (sum + w.abs(), squares + w * w)))
-    }
-}
-
-/// Lanes of the sums: a fixed number, so that every host adds in the same order.
-const LANES: usize = 16;
-
-/// The sums of one output element.
-///
-/// A product of a stored weight and an f32 activation has at most 48 significant bits, so it is exact in f64.
-pub(super) fn dot<X: Copy + Into<f64>>(w: &[f64], x: &[X]) -> Element {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || dot_lanes(w, x),
-    )
-}
-
-#[inline(always)]
-fn dot_lanes<X: Copy + Into<f64>>(w: &[f64], x: &[X]) -> Element {
-    let (mut y, mut s, mut r2) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
-    let (w_body, w_tail) = w.as_chunks::<LANES>();
-    let (x_body, x_tail) = x.as_chunks::<LANES>();
-    for (w, x) in w_body.iter().zip(x_body) {
-        for l in 0..LANES {
-            let product = w[l] * x[l].into();
-            y[l] += product;
-            s[l] += product.abs();
-            r2[l] += product * product;
-        }
-    }
-    for (l, (w, x)) in w_tail.iter().zip(x_tail).enumerate() {
-        let product = w * (*x).into();
-        y[l] += product;
-        s[l] += product.abs();
-        r2[l] += product * product;
-    }
-    Element { y: y.iter().sum(), s: s.iter().sum(), r2: r2.iter().sum() }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
 
     #[test]
-    fn dot_is_exact_for_integers_and_odd_lengths() {
+    fn sums_of_odd_lengths() {
         for k in [1, 15, 16, 17, 33, 100] {
-            let w: Vec<f64> = (0..k).map(|i| f64::from(i % 7 - 3)).collect();
-            let x: Vec<f32> = (0..k).map(|i| (i % 5 - 2) as f32).collect();
-            let want: f64 = w.iter().zip(&x).map(|(w, x)| w * f64::from(*x)).sum();
-            let magnitude: f64 = w.iter().zip(&x).map(|(w, x)| (w * f64::from(*x)).abs()).sum();
-            let e = dot(&w, &x);
-            assert_eq!((e.y, e.s), (want, magnitude));
+            let v: Vec<f64> = (0..k).map(|i| f64::from(i % 7 - 3)).collect();
+            let sums = RowSums::new(&v);
+            assert_eq!(sums.sum_abs, v.iter().map(|v| v.abs()).sum::<f64>());
+            assert_eq!(sums.sum_squares, v.iter().map(|v| v * v).sum::<f64>());
+            assert_eq!(sums.max_abs, 3.0);
+            assert!(sums.is_finite && !RowSums::new(&[1.0, f64::NAN]).is_finite);
         }
     }
 
@@ -185,11 +139,11 @@ mod tests {
     }
 
     #[test]
-    fn offset_parts_count_in_the_unit() {
-        let mut row = Weights::new(2);
-        (row.w, row.o) = (vec![1.0, 2.0], vec![0.25, 0.25]);
-        assert_eq!(row.sums().unit, 0.25);
-        row.o.clear();
-        assert_eq!(row.sums().unit, 1.0);
+    fn units() {
+        let unit = |values: &[f64]| RowSums::new(values).unit;
+        assert_eq!(unit(&[4.0, 6.0, 0.0]), 2.0);
+        assert_eq!(unit(&[0.0]), f64::INFINITY);
+        // 2^24 and 1 add up in f32, 2^25 and 1 do not.
+        assert_eq!((unit(&[16_777_216.0, 1.0]), unit(&[33_554_432.0, 1.0])), (1.0, 0.0));
     }
 }

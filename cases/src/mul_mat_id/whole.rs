@@ -13,14 +13,15 @@
 //! are linear in the errors. Outputs of one activation row share its errors, so
 //! variances are summed over activations and stored weights, not over outputs.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
+use ndarray::{Array2, ArrayView1};
 use rayon::prelude::*;
 
-use super::MulMatId;
 use super::exact::ACTIVATION_BLOCK;
 use super::quantise::Block;
-use super::rows::{RowSums, Weights};
+use super::rows::RowSums;
+use super::tiles::{Tile, Walk};
 use crate::judge::{Check, Failure};
 use crate::model::{Activations, Conversion, Model};
 
@@ -77,17 +78,13 @@ impl<'a> Shared<'a> {
     }
 }
 
-/// What the checks need to walk over the weights again.
-pub(super) struct Walk<'a> {
-    pub(super) case: &'a MulMatId,
+/// What the outputs were made of.
+pub(super) struct Operands<'a> {
+    pub(super) walk: Walk<'a>,
     /// Activations `[n][b][k]`.
     pub(super) x: &'a [f32],
     /// Sums of the activation rows.
     pub(super) x_rows: &'a [RowSums],
-    /// Decodes row `row` of an expert.
-    pub(super) decode: &'a (dyn Fn(usize, usize, &mut Weights) + Sync),
-    /// Experts in use with their slots.
-    pub(super) experts: &'a BTreeMap<usize, Vec<usize>>,
 }
 
 /// The three checks where they cannot be made.
@@ -96,7 +93,7 @@ pub(super) fn not_possible(why: &str) -> Vec<Check> {
 }
 
 /// The three checks.
-pub(super) fn checks(walk: &Walk<'_>, shared: &Shared<'_>, outputs: &[Output]) -> Vec<Check> {
+pub(super) fn checks(operands: &Operands<'_>, shared: &Shared<'_>, outputs: &[Output]) -> Vec<Check> {
     let outputs: Vec<&Output> = outputs.iter().filter(|o| o.variance > 0.0 && o.variance.is_finite()).collect();
     if outputs.is_empty() {
         let why = "no output has an error of known variance";
@@ -105,14 +102,14 @@ pub(super) fn checks(walk: &Walk<'_>, shared: &Shared<'_>, outputs: &[Output]) -
     let sum = |f: &dyn Fn(&Output) -> f64| outputs.iter().map(|o| f(o)).sum::<f64>();
     let weight = |o: &Output| 1.0 / o.variance;
     let (squares, weights) = (sum(&|o| weight(o) * o.y * o.y), sum(&weight));
-    let mut slope = vec![0.0; walk.case.slots() * walk.case.m];
+    let mut slope = vec![0.0; operands.walk.case.slots() * operands.walk.case.m];
     let mut mean = slope.clone();
     for o in &outputs {
         slope[o.element] = if squares > 0.0 { weight(o) * o.y / squares } else { 0.0 };
         mean[o.element] = weight(o) / weights;
     }
     let own = |c: &[f64]| outputs.iter().map(|o| c[o.element] * c[o.element] * o.own_variance).sum::<f64>();
-    let [of_slope, of_mean] = shared_variances(walk, shared, [&slope, &mean]);
+    let [of_slope, of_mean] = shared_variances(operands, shared, [&slope, &mean]);
     let by = |c: &[f64]| outputs.iter().map(|o| c[o.element] * o.error).sum::<f64>();
     let scale = verdict("scale", by(&slope), own(&slope) + of_slope, |value| {
         format!("all outputs together are scaled by {:.6}", 1.0 + value)
@@ -120,7 +117,7 @@ pub(super) fn checks(walk: &Walk<'_>, shared: &Shared<'_>, outputs: &[Output]) -
     let bias = verdict("bias", by(&mean), own(&mean) + of_mean, |value| {
         format!("all outputs together are off by {value:.3e}")
     });
-    vec![scale, bias, noise(walk, &outputs)]
+    vec![scale, bias, noise(operands, &outputs)]
 }
 
 fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) -> Check {
@@ -134,8 +131,8 @@ fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) 
 }
 
 /// The errors are not larger, as a whole, than they should be.
-fn noise(walk: &Walk<'_>, outputs: &[&Output]) -> Check {
-    let case = walk.case;
+fn noise(operands: &Operands<'_>, outputs: &[&Output]) -> Check {
+    let case = operands.walk.case;
     let rows: BTreeSet<usize> = outputs.iter().map(|o| case.x_row(o.element / case.m)).collect();
     if rows.len() < ROWS_FOR_NOISE {
         let why = format!("fewer than {ROWS_FOR_NOISE} activation rows");
@@ -152,114 +149,104 @@ fn noise(walk: &Walk<'_>, outputs: &[&Output]) -> Check {
 }
 
 /// The variance that shared errors give to Σ c·ρ, for two sets of coefficients `[slots][m]`.
-fn shared_variances(walk: &Walk<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+fn shared_variances(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
     if matches!(shared, Shared::Nothing) {
         return [0.0; 2];
     }
-    let case = walk.case;
-    let len = walk.x_rows.len() * case.k;
-    let empty = || Gradient { activations: [vec![0.0; len], vec![0.0; len]], ..Gradient::default() };
-    let gradient = (0..case.m)
-        .into_par_iter()
-        .fold(
-            || (empty(), Weights::new(case.k)),
-            |(mut gradient, mut weights), row| {
-                for (expert, slots) in walk.experts {
-                    (walk.decode)(*expert, row, &mut weights);
-                    gradient.add(walk, shared, &weights, slots, row, c);
-                }
-                (gradient, weights)
-            },
-        )
-        .map(|(gradient, _)| gradient)
-        .reduce(empty, Gradient::join);
-    [0, 1].map(|which| gradient.variance(walk, shared, which))
+    let empty = || Gradient::empty(operands);
+    let add = |mut gradient: Gradient, tile: Tile<'_>| {
+        gradient.add(operands, shared, &tile, c);
+        gradient
+    };
+    // All slots of an expert together: stored weights are shared by them.
+    let gradient = operands.walk.tiles(usize::MAX).fold(empty, add).reduce(empty, Gradient::join);
+    [0, 1].map(|which| gradient.variance(operands, shared, which))
 }
 
 /// g = Σ c·w by activation row and column, and what stored weights add.
-#[derive(Default)]
 struct Gradient {
-    activations: [Vec<f64>; 2],
+    /// `[x rows][k]`.
+    activations: [Array2<f64>; 2],
     weights: [f64; 2],
     offsets: [f64; 2],
 }
 
 impl Gradient {
-    fn add(
-        &mut self,
-        walk: &Walk<'_>,
-        shared: &Shared<'_>,
-        weights: &Weights,
-        slots: &[usize],
-        row: usize,
-        c: [&[f64]; 2],
-    ) {
-        let (m, k) = (walk.case.m, walk.case.k);
+    fn empty(operands: &Operands<'_>) -> Self {
+        let zeros = || Array2::zeros((operands.x_rows.len(), operands.walk.case.k));
+        Gradient { activations: [zeros(), zeros()], weights: [0.0; 2], offsets: [0.0; 2] }
+    }
+
+    fn add(&mut self, operands: &Operands<'_>, shared: &Shared<'_>, tile: &Tile<'_>, c: [&[f64]; 2]) {
+        let (m, x_rows) = (operands.walk.case.m, operands.walk.x_rows(tile));
+        let weights = operands.walk.decode(tile);
         for (which, c) in c.iter().enumerate() {
-            let used = slots.iter().map(|slot| (walk.case.x_row(*slot), c[slot * m + row]));
-            for (at, c) in used.clone().filter(|(_, c)| *c != 0.0) {
-                let g = &mut self.activations[which][at * k..(at + 1) * k];
-                g.iter_mut().zip(&weights.w).for_each(|(g, w)| *g += c * w);
-                if let Shared::Quantised { blocks, .. } = shared {
-                    self.offsets[which] += stored_sums(weights, &blocks[at]) * c * c;
-                }
+            let c = Array2::from_shape_fn((tile.slots.len(), tile.rows.len()), |(slot, row)| {
+                c[tile.slots[slot] * m + tile.rows.start + row]
+            });
+            for (g, at) in c.dot(&weights.w).rows().into_iter().zip(&x_rows) {
+                let mut place = self.activations[which].row_mut(*at);
+                place += &g;
             }
-            if let Shared::Converted { weights: conversion, .. } = shared
-                && *conversion != Conversion::None
-            {
-                let mut h = vec![0.0; k];
-                for (at, c) in used {
-                    let x = &walk.x[at * k..(at + 1) * k];
-                    h.iter_mut().zip(x).for_each(|(h, x)| *h += c * f64::from(*x));
+            match shared {
+                Shared::Quantised { blocks, .. } => {
+                    self.offsets[which] += weights.block_offsets().map_or(0.0, |offsets| {
+                        let errors = c.indexed_iter().filter(|(_, c)| **c != 0.0);
+                        errors.map(|((s, r), c)| c * c * stored_sums(offsets.row(r), &blocks[x_rows[s]])).sum()
+                    });
                 }
-                let (u, e) = (conversion.relative(), conversion.absolute());
-                let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
-                self.weights[which] += weights.w.iter().zip(&h).map(|(w, h)| variance(*w) * h * h).sum::<f64>();
+                Shared::Converted { weights: conversion, .. } if *conversion != Conversion::None => {
+                    let x = Array2::from_shape_fn((x_rows.len(), weights.w.ncols()), |(slot, column)| {
+                        f64::from(operands.x[x_rows[slot] * weights.w.ncols() + column])
+                    });
+                    let (u, e) = (conversion.relative(), conversion.absolute());
+                    let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
+                    let shared = c.t().dot(&x);
+                    self.weights[which] +=
+                        weights.w.iter().zip(&shared).map(|(w, h)| variance(*w) * h * h).sum::<f64>();
+                }
+                _ => {}
             }
         }
     }
 
     fn join(mut self, other: Self) -> Self {
         for which in 0..2 {
-            let pairs = self.activations[which].iter_mut().zip(&other.activations[which]);
-            pairs.for_each(|(a, b)| *a += b);
+            self.activations[which] += &other.activations[which];
             self.weights[which] += other.weights[which];
             self.offsets[which] += other.offsets[which];
         }
         self
     }
 
-    fn variance(&self, walk: &Walk<'_>, shared: &Shared<'_>, which: usize) -> f64 {
-        let k = walk.case.k;
-        let rows = self.activations[which].chunks(k).zip(walk.x.chunks(k)).enumerate();
-        let of_rows: f64 = rows
-            .map(|(at, (g, x))| match shared {
-                Shared::Nothing => 0.0,
-                Shared::Converted { activations, .. } => {
-                    let (u, e) = (activations.relative(), activations.absolute());
-                    let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
-                    let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
-                    g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum::<f64>()
-                }
-                Shared::Quantised { blocks, relative } => blocks[at]
-                    .iter()
-                    .enumerate()
-                    .map(|(b, block)| {
-                        let range = b * ACTIVATION_BLOCK..k.min((b + 1) * ACTIVATION_BLOCK);
-                        let (g, x) = (&g[range.clone()], &x[range]);
-                        let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
-                        let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
-                        steps + relative * relative / 3.0 * along * along
-                    })
-                    .sum(),
-            })
-            .sum();
+    fn variance(&self, operands: &Operands<'_>, shared: &Shared<'_>, which: usize) -> f64 {
+        let k = operands.walk.case.k;
+        let of_row = |at: usize, g: &[f64], x: &[f32]| match shared {
+            Shared::Nothing => 0.0,
+            Shared::Converted { activations, .. } => {
+                let (u, e) = (activations.relative(), activations.absolute());
+                let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
+                let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
+                g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum::<f64>()
+            }
+            Shared::Quantised { blocks, relative } => {
+                let of_block = |(b, block): (usize, &Block)| {
+                    let range = b * ACTIVATION_BLOCK..k.min((b + 1) * ACTIVATION_BLOCK);
+                    let (g, x) = (&g[range.clone()], &x[range]);
+                    let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
+                    let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
+                    steps + relative * relative / 3.0 * along * along
+                };
+                blocks[at].iter().enumerate().map(of_block).sum()
+            }
+        };
+        let rows = self.activations[which].rows().into_iter().zip(operands.x.chunks(k)).enumerate();
+        let of_rows: f64 = rows.filter_map(|(at, (g, x))| g.as_slice().map(|g| of_row(at, g, x))).sum();
         of_rows + self.weights[which] + self.offsets[which]
     }
 }
 
 /// Σ over blocks of the variance that stored sums of activations add to one output.
-fn stored_sums(weights: &Weights, blocks: &[Block]) -> f64 {
-    let offsets = weights.o.iter().step_by(ACTIVATION_BLOCK);
-    offsets.zip(blocks).map(|(o, b)| (o * b.sum_error()).powi(2) / 3.0).sum()
+fn stored_sums(offsets: ArrayView1<'_, f64>, blocks: &[Block]) -> f64 {
+    offsets.iter().zip(blocks).map(|(o, b)| (o * b.sum_error()).powi(2) / 3.0).sum()
 }

@@ -45,7 +45,7 @@ pub(super) fn execute_case(case: &Case, pools: &[Pool], patience: Duration, emit
     thread::scope(|scope| {
         // Without a thread the oracle computes when the first device has answered.
         let _ = thread::Builder::new().spawn_scoped(scope, || {
-            prepared.oracle();
+            prepared.oracle_for(pools.iter().map(|pool| &pool.found.info.capabilities));
         });
         pools.iter().for_each(|pool| on_device(pool, &prepared, patience, emit));
     });

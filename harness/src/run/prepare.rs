@@ -71,9 +71,15 @@ impl Prepared {
 
     /// The right values, computed at the first call, and how long that took.
     pub fn oracle(&self) -> (&dyn Oracle, Duration) {
+        self.oracle_for([])
+    }
+
+    /// The same, with all that judging these devices needs.
+    pub fn oracle_for<'a>(&self, devices: impl IntoIterator<Item = &'a Capabilities>) -> (&dyn Oracle, Duration) {
         let (oracle, time) = self.oracle.get_or_init(|| {
             let started = Instant::now();
             let oracle = self.case.body().oracle(&self.inputs());
+            devices.into_iter().for_each(|device| oracle.prepare(&self.inputs(), device));
             (oracle, started.elapsed())
         });
         (&**oracle, *time)

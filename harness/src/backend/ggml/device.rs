@@ -15,13 +15,17 @@ use super::library::Ggml;
 use super::log;
 use super::memory::Backend;
 use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
+use crate::select::spread;
 
 /// How many threads a CPU backend gets, in the environment.
 const THREADS: &str = "CONFORM_GGML_THREADS";
 
-/// A plan with fewer products or keys than this gets one thread: threads wait for each other by spinning, and where a
-/// core is busy with something else that takes longer than the work.
-const WORTH_SHARING: usize = 1 << 22;
+/// A plan with fewer products or keys than this gets one thread, as a rule: threads wait for each other by spinning, and
+/// where a core is busy with another case that takes longer than the work.
+const WORTH_SHARING: usize = 1 << 27;
+
+/// One plan in so many is shared whatever its size, so that sharing is tested at every size.
+const SHARED: u64 = 16;
 
 /// A device of a build. The plan is dropped before the backend that it was allocated for.
 pub(super) struct GgmlDevice {
@@ -138,7 +142,7 @@ impl Device for GgmlDevice {
 enum Threads {
     /// As the environment says.
     Always(c_int),
-    /// One for small plans, one per core for others.
+    /// One for most small plans, one per core for others.
     BySize,
 }
 
@@ -155,12 +159,14 @@ impl Threads {
             Step::MulMatId { weights, out, .. } => plan.tensors[out].elements() * plan.tensors[weights].shape[0],
             Step::Argsort { x, .. } | Step::TopK { x, .. } => plan.tensors[x].elements(),
         };
+        // A case always is or never.
+        let is_chosen = spread(&plan.case).is_multiple_of(SHARED);
         match *self {
             Threads::Always(number) => number,
-            Threads::BySize if plan.steps.iter().map(work).sum::<usize>() < WORTH_SHARING => 1,
+            Threads::BySize if !is_chosen && plan.steps.iter().map(work).sum::<usize>() < WORTH_SHARING => 1,
             Threads::BySize => {
                 let cores = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
-                c_int::try_from(cores.min(512)).unwrap_or(1)
+                c_int::try_from(cores.clamp(2, 512)).unwrap_or(1)
             }
         }
     }

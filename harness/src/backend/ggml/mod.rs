@@ -12,8 +12,8 @@
 //!
 //! A build's log and its assertions go to the worker's standard error. Vulkan
 //! on a software driver needs `GGML_VK_VISIBLE_DEVICES=0` in the environment.
-//! The CPU backend has one thread for small plans and one per core for others,
-//! or as many as `CONFORM_GGML_THREADS` says.
+//! The CPU backend has one thread for most plans, one per core for large ones and
+//! for one in sixteen of the others, or as many as `CONFORM_GGML_THREADS` says.
 
 mod api;
 mod build;

@@ -1,0 +1,148 @@
+//! The output cut into tiles: some rows of one expert, and slots that use it.
+//!
+//! Every sum over weights walks over tiles, in parallel: the weights of a tile
+//! are decoded once for all of its slots, and stay in a core's cache.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use ndarray::{Array2, ArrayView1, ArrayView2, Axis, Slice};
+use rayon::prelude::*;
+
+use super::exact::ACTIVATION_BLOCK;
+use super::quantise::WeightBlock;
+use super::rows::{RowSums, block_scales};
+use super::{MulMatId, WEIGHTS};
+use crate::formats::ElemType;
+use crate::inputs::Inputs;
+
+/// Decoded weights of a tile: a megabyte in f64.
+const TILE_WEIGHTS: usize = 1 << 17;
+
+/// What is needed to walk over a case's weights.
+#[derive(Clone, Copy)]
+pub(super) struct Walk<'a> {
+    pub(super) case: &'a MulMatId,
+    pub(super) inputs: Inputs<'a>,
+    /// Experts in use with their slots.
+    pub(super) experts: &'a BTreeMap<usize, Vec<usize>>,
+}
+
+/// Some rows of an expert and some of its slots.
+#[derive(Clone, Debug)]
+pub(super) struct Tile<'a> {
+    pub(super) expert: usize,
+    pub(super) rows: Range<usize>,
+    pub(super) slots: &'a [usize],
+    /// No other tile has these rows before this one.
+    pub(super) is_first: bool,
+}
+
+impl<'a> Walk<'a> {
+    /// All tiles, with no more than so many slots.
+    pub(super) fn tiles(&self, most_slots: usize) -> impl ParallelIterator<Item = Tile<'a>> + use<'a> {
+        let (m, rows) = (self.case.m, (TILE_WEIGHTS / self.case.k).clamp(1, self.case.m));
+        let mut tiles = Vec::new();
+        for (expert, slots) in self.experts {
+            for from in (0..m).step_by(rows) {
+                for (part, slots) in slots.chunks(most_slots).enumerate() {
+                    let rows = from..m.min(from + rows);
+                    tiles.push(Tile { expert: *expert, rows, slots, is_first: part == 0 });
+                }
+            }
+        }
+        tiles.into_par_iter()
+    }
+
+    /// The weights of a tile.
+    pub(super) fn decode(&self, tile: &Tile<'_>) -> Weights {
+        let (t, bytes) = self.inputs.tensor(WEIGHTS);
+        let stored: Vec<&[u8]> = tile.rows.clone().map(|row| &bytes[t.row_range([row, tile.expert, 0])]).collect();
+        Weights::decode(self.case.w, self.case.k, &stored)
+    }
+
+    /// The activation rows of a tile's slots.
+    pub(super) fn x_rows(&self, tile: &Tile<'_>) -> Vec<usize> {
+        tile.slots.iter().map(|slot| self.case.x_row(*slot)).collect()
+    }
+}
+
+/// Rows of decoded weights, with their offset parts where the type has them.
+pub(super) struct Weights {
+    /// w, `[rows][k]`.
+    pub(super) w: Array2<f64>,
+    /// o and |p| + |o|; `None` where o is zero.
+    pub(super) parts: Option<Parts>,
+    /// Sum of the magnitudes of each row's block scales, where a device may scale sums.
+    scales: Vec<f64>,
+}
+
+/// Weights that a device may multiply in two parts.
+pub(super) struct Parts {
+    /// o.
+    pub(super) o: Array2<f64>,
+    /// |p| + |o|.
+    pub(super) plus: Array2<f64>,
+}
+
+impl Weights {
+    fn decode(ty: ElemType, k: usize, stored: &[&[u8]]) -> Self {
+        let decoded = |decode: &dyn Fn(&[u8], &mut [f64])| {
+            let mut rows = Array2::zeros((stored.len(), k));
+            for (mut row, stored) in rows.rows_mut().into_iter().zip(stored) {
+                row.as_slice_mut().into_iter().for_each(|row| decode(stored, row));
+            }
+            rows
+        };
+        let w = decoded(&|stored, row| ty.decode(stored, row));
+        let parts = ty.has_offsets().then(|| {
+            let o = decoded(&|stored, row| ty.offsets(stored, false, row));
+            let mut plus = &w - &o;
+            plus.zip_mut_with(&o, |p, o| *p = p.abs() + o.abs());
+            Parts { o, plus }
+        });
+        Weights { w, parts, scales: stored.iter().map(|row| block_scales(ty, row)).collect() }
+    }
+
+    /// Sums of the rows; with units where sums may be exact. Where there are offset parts their bits count as well: a
+    /// device may multiply them apart.
+    pub(super) fn sums(&self, may_be_exact: bool) -> Vec<RowSums> {
+        let of = |row: ArrayView1<'_, f64>| {
+            let sums = if may_be_exact { RowSums::new } else { RowSums::inexact };
+            row.as_slice().map_or_else(|| sums(&row.to_vec()), sums)
+        };
+        let rows = |of_rows: &Array2<f64>| of_rows.rows().into_iter().map(of).collect::<Vec<_>>();
+        let mut sums = rows(&self.w);
+        if let Some(parts) = self.parts.as_ref().filter(|_| may_be_exact) {
+            let units = rows(&(&self.w - &parts.o)).into_iter().zip(rows(&parts.o));
+            sums.iter_mut().zip(units).for_each(|(sums, (p, o))| sums.unit = sums.unit.min(p.unit).min(o.unit));
+        }
+        sums.iter_mut().zip(&self.scales).for_each(|(sums, scales)| sums.scales = *scales);
+        sums
+    }
+
+    /// |p| + |o| where weights have two parts, else w.
+    pub(super) fn plus(&self) -> ArrayView2<'_, f64> {
+        self.parts.as_ref().map_or(self.w.view(), |parts| parts.plus.view())
+    }
+
+    /// What a quantiser's envelope needs of a row, by activation block.
+    pub(super) fn blocks(&self, row: usize) -> impl Iterator<Item = WeightBlock> {
+        let offsets = self.parts.as_ref().map(|parts| parts.o.row(row));
+        let columns = self.w.row(row);
+        (0..columns.len()).step_by(ACTIVATION_BLOCK).map(move |from| {
+            let range = from..columns.len().min(from + ACTIVATION_BLOCK);
+            let largest = |of: &ArrayView1<'_, f64>| range.clone().map(|i| of[i].abs()).fold(0.0, f64::max);
+            WeightBlock {
+                sum: range.clone().map(|i| columns[i].abs()).sum(),
+                squares: range.clone().map(|i| columns[i] * columns[i]).sum(),
+                offset: offsets.as_ref().map_or(0.0, largest),
+            }
+        })
+    }
+
+    /// The offset parts by activation block, `[rows][blocks]`, for types that have one in a block.
+    pub(super) fn block_offsets(&self) -> Option<ArrayView2<'_, f64>> {
+        self.parts.as_ref().map(|parts| parts.o.slice_axis(Axis(1), Slice::new(0, None, ACTIVATION_BLOCK as isize)))
+    }
+}
