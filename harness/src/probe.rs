@@ -130,7 +130,7 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Attempt::Unavailable(why) => return Answer::Lost { why, wedged: false },
         Attempt::Wedged(why) => return Answer::Lost { why, wedged: true },
     }
-    match survived(&prepared.judge(&ideal(&found.info.capabilities), &results)) {
+    match survived(&prepared.judge(&ideal(&found.info.capabilities), &results).judgement) {
         Ok(yes) => Answer::Survived(yes),
         Err(why) => Answer::Nothing(why),
     }

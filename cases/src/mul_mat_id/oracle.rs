@@ -124,15 +124,14 @@ impl MulMatIdOracle {
         inputs: &Inputs<'_>,
         visit: impl Fn(&Weights, &[u8], usize, &[usize], &mut T) + Sync,
     ) -> Vec<T> {
-        let (t, bytes) = inputs.tensor(WEIGHTS);
         let case = &self.case;
         let one = |row: usize| {
             let mut weights = Weights::new(case.k);
             let mut found = T::for_slots(case.slots(), case.w.has_offsets());
             for (expert, slots) in &self.by_expert {
-                let stored = &bytes[t.row_range([row, *expert, 0])];
-                weights.decode(case.w, stored);
-                visit(&weights, stored, *expert, slots, &mut found);
+                let stored = inputs.row(WEIGHTS, [row, *expert, 0]);
+                weights.decode(&stored);
+                visit(&weights, stored.stored, *expert, slots, &mut found);
             }
             found
         };
@@ -278,12 +277,11 @@ impl MulMatIdOracle {
             Some(whole::Output { element: i, y: expected.value, error, own_variance, variance })
         };
         let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
-        let (t, bytes) = inputs.tensor(WEIGHTS);
         let walk = whole::Walk {
             case: &self.case,
             x: &self.x,
             x_rows: &self.x_rows,
-            decode: &|expert, row, weights| weights.decode(self.case.w, &bytes[t.row_range([row, expert, 0])]),
+            decode: &|expert, row, weights| weights.decode(&inputs.row(WEIGHTS, [row, expert, 0])),
             experts: &self.by_expert,
         };
         let relative = match model.activations {
@@ -331,12 +329,13 @@ impl Weights {
     /// The sums over a row of activations as a known quantiser leaves it.
     fn sums_over(&self, x: &Emulated) -> Sums {
         let mut element = dot(&self.w, &x.values);
-        if self.o.is_empty() {
+        if self.plus.is_empty() {
             return Sums { element, plus: (element.s, element.r2) };
         }
         // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
         for (b, (codes, stored)) in x.values.chunks(ACTIVATION_BLOCK).zip(&x.sums).enumerate() {
-            element.y += self.o[b * ACTIVATION_BLOCK] * (stored - codes.iter().sum::<f64>());
+            let o = self.o.get(b * ACTIVATION_BLOCK).copied().unwrap_or(0.0);
+            element.y += o * (stored - codes.iter().sum::<f64>());
         }
         let plus = dot(&self.plus, &x.values);
         Sums { element, plus: (plus.s, plus.r2) }

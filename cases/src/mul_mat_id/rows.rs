@@ -4,6 +4,7 @@ use pulp::Arch;
 
 use super::exact::ACTIVATION_BLOCK;
 use crate::formats::{ElemType, mxfp4_scale};
+use crate::inputs::Row;
 use crate::model::Conversion;
 
 /// y = Σ w·x, S = Σ|w||x| and R² = Σ(w·x)² of one output element.
@@ -91,20 +92,25 @@ pub(super) struct Weights {
     pub(super) o: Vec<f64>,
     /// |p| + |o|; empty where o is zero.
     pub(super) plus: Vec<f64>,
+    /// The values were rounded when they were decoded.
+    rounded: bool,
 }
 
 impl Weights {
     pub(super) fn new(k: usize) -> Self {
-        Weights { w: vec![0.0; k], o: Vec::new(), plus: Vec::new() }
+        Weights { w: vec![0.0; k], o: Vec::new(), plus: Vec::new(), rounded: false }
     }
 
     /// Decodes a stored row into the same memory.
-    pub(super) fn decode(&mut self, ty: ElemType, stored: &[u8]) {
-        ty.decode(stored, &mut self.w);
-        if ty.has_offsets() {
+    pub(super) fn decode(&mut self, row: &Row<'_>) {
+        row.decode(&mut self.w);
+        self.rounded = row.ty.rounds_when_decoded();
+        self.plus.clear();
+        if let Some(share) = row.ty.largest_parts() {
+            self.plus.extend(self.w.iter().map(|w| w.abs() * share));
+        } else if row.ty.has_offsets() {
             self.o.resize(self.w.len(), 0.0);
-            ty.offsets(stored, false, &mut self.o);
-            self.plus.clear();
+            row.ty.offsets(row.stored, false, &mut self.o);
             self.plus.extend(self.w.iter().zip(&self.o).map(|(w, o)| (w - o).abs() + o.abs()));
         }
     }
@@ -113,7 +119,9 @@ impl Weights {
     pub(super) fn sums(&self) -> RowSums {
         let sums = RowSums::new(self.w.iter().copied());
         let parts = self.w.iter().zip(&self.o).flat_map(|(w, o)| [w - o, *o]);
-        RowSums { unit: sums.unit.min(RowSums::new(parts).unit), ..sums }
+        // A sum of rounded weights is not the device's, which rounds elsewhere: nothing is exact.
+        let unit = if self.rounded { 0.0 } else { sums.unit.min(RowSums::new(parts).unit) };
+        RowSums { unit, ..sums }
     }
 
     /// Σ|w| and Σw² by activation block.
