@@ -20,6 +20,7 @@ mod whole;
 use std::sync::Arc;
 
 use crate::cost::Cost;
+use crate::draw::Draw;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::inputs::Inputs;
@@ -36,6 +37,11 @@ pub const OP: Op = Op {
     draw: |d| Arc::new(draw::draw(d)),
     named: draw::NAMED,
 };
+
+/// Draws a case whose weights only a build decodes.
+pub(crate) fn draw_by_build(d: &mut Draw) -> Arc<dyn CaseType> {
+    Arc::new(draw::draw_of(d, &ElemType::DECODED_BY_BUILD, &by_build::RECIPES))
+}
 
 words! {
     /// Which experts the tokens choose.

@@ -111,9 +111,8 @@ mod tests {
         assert!(why(|_, l| l.decoded[1] = Some(0)).contains("no input of a type that needs it"));
         let blocks = |p: &mut Plan| p.tensors[0] = Tensor::whole("x", ElemType::Iq4Nl, [32, 2, 1, 1], Role::Input);
         assert!(why(|p, _| blocks(p)).contains("no decoded numbers in the layout"));
-        assert!(
-            why(|p, l| (blocks(p), l.decoded[0] = Some(1)).1).contains("256 bytes of decoded numbers at 1 do not fit")
-        );
+        let numbers = |p: &mut Plan, l: &mut Layout| (blocks(p), l.decoded[0] = Some(700)).1;
+        assert!(why(numbers).contains("256 bytes of decoded numbers at 700 do not fit"));
         assert!(why(|_, l| l.results.truncate(1)).contains("results of 1 runs"));
     }
 }
