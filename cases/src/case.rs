@@ -31,10 +31,7 @@ impl Case {
     /// Shapes and recipe come from ChaCha8 seeded with the little-endian bytes of `seed` and `index`;
     /// the case's own seed is the next 32 bits of the same stream.
     pub fn draw(seed: u64, index: u64) -> Self {
-        let mut key = [0u8; 32];
-        key[..8].copy_from_slice(&seed.to_le_bytes());
-        key[8..16].copy_from_slice(&index.to_le_bytes());
-        let mut draw = Draw::new(ChaCha8Rng::from_seed(key));
+        let mut draw = Self::drawer(seed, index, 0);
         // Expert matmul has by far the larger space of shapes, types and recipes; of the others a sort is drawn twice
         // as often as a top-k.
         let op = match draw.one_in(4) {
@@ -44,6 +41,21 @@ impl Case {
         };
         let body = (op.draw)(&mut draw);
         Case { seed: u64::from(draw.bits32()), body }
+    }
+
+    /// The same for matmuls whose weights only a build decodes; they have a sequence of their own.
+    pub fn draw_by_build(seed: u64, index: u64) -> Self {
+        let mut draw = Self::drawer(seed, index, 1);
+        let body = mul_mat_id::draw_by_build(&mut draw);
+        Case { seed: u64::from(draw.bits32()), body }
+    }
+
+    fn drawer(seed: u64, index: u64, sequence: u8) -> Draw {
+        let mut key = [0u8; 32];
+        key[..8].copy_from_slice(&seed.to_le_bytes());
+        key[8..16].copy_from_slice(&index.to_le_bytes());
+        key[16] = sequence;
+        Draw::new(ChaCha8Rng::from_seed(key))
     }
 
     /// The case of an op with these params and recipe sections.

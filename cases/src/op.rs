@@ -59,7 +59,8 @@ pub type Parse = fn(&str, &str) -> Result<Arc<dyn CaseType>, String>;
 pub struct Op {
     /// Name in ids.
     pub name: &'static str,
-    /// Group names that its cases may have, in a fixed order.
+    /// Group names of the cases that devices of our own can be judged on, in a fixed order: `cargo test` has trials of
+    /// them.
     pub groups: &'static [&'static str],
     /// Reads params and recipe.
     pub parse: Parse,

@@ -202,6 +202,10 @@ pub struct Layout {
     pub results: Vec<Vec<Option<usize>>>,
     /// Per tensor: offset in the result file of an input as read back after the last run.
     pub readback: Vec<Option<usize>>,
+    /// Per tensor: offset in the result file of an input's numbers, for inputs of a type that only a build can decode.
+    /// They are the f32 values of the view, row after row: `shape[0]` values a row, rows in the order of dimensions 1,
+    /// 2 and 3.
+    pub decoded: Vec<Option<usize>>,
     /// Length of the input file in bytes.
     pub input_bytes: usize,
     /// Length of the result file in bytes.
@@ -216,20 +220,24 @@ impl Layout {
     pub fn new(plan: &Plan, runs: usize) -> Self {
         let mut input_bytes = 0;
         let mut result_bytes = 0;
-        let place = |wanted: bool, end: &mut usize, t: &Tensor| {
+        let place_bytes = |wanted: bool, end: &mut usize, bytes: usize| {
             wanted.then(|| {
                 let at = *end;
-                *end = (at + t.parent_bytes()).next_multiple_of(Self::ALIGN);
+                *end = (at + bytes).next_multiple_of(Self::ALIGN);
                 at
             })
         };
+        let place = |wanted: bool, end: &mut usize, t: &Tensor| place_bytes(wanted, end, t.parent_bytes());
         let is_output = |t: &Tensor| t.role == Role::Output;
         let source = plan.tensors.iter().map(|t| place(!is_output(t), &mut input_bytes, t)).collect();
         let results = (0..runs)
             .map(|_| plan.tensors.iter().map(|t| place(is_output(t), &mut result_bytes, t)).collect())
             .collect();
         let readback = plan.tensors.iter().map(|t| place(!is_output(t), &mut result_bytes, t)).collect();
-        Layout { source, results, readback, input_bytes, result_bytes }
+        let is_decoded = |t: &Tensor| !is_output(t) && t.ty.is_decoded_by_build();
+        let numbers = |t| place_bytes(is_decoded(t), &mut result_bytes, 4 * t.elements());
+        let decoded = plan.tensors.iter().map(numbers).collect();
+        Layout { source, results, readback, decoded, input_bytes, result_bytes }
     }
 }
 
@@ -272,6 +280,15 @@ mod tests {
         let l = Layout::new(&plan, 2);
         assert_eq!((l.source[0], l.source[1], l.input_bytes), (Some(0), None, 768));
         assert_eq!((l.results[0][1], l.results[1][1], l.readback[0]), (Some(0), Some(256), Some(512)));
-        assert_eq!(l.result_bytes, 512 + 768);
+        assert_eq!((l.result_bytes, l.decoded[0]), (512 + 768, None));
+    }
+
+    #[test]
+    fn numbers_of_a_view_have_a_place() {
+        let mut w = view();
+        (w.ty, w.parent, w.start, w.shape) = (ElemType::Iq4Nl, [128, 5, 2, 1], [32, 1, 0, 0], [64, 3, 2, 1]);
+        let plan = Plan { case: String::new(), tensors: vec![w], steps: vec![] };
+        let l = Layout::new(&plan, 1);
+        assert_eq!((l.decoded[0], l.result_bytes), (Some(768), 768 + 1536));
     }
 }

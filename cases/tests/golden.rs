@@ -9,6 +9,7 @@ use conform_cases::inputs::Inputs;
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
 use conform_cases::model::{Kernels, probe};
+use conform_cases::mul_mat_id::Data;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
 
@@ -59,8 +60,25 @@ impl Filled {
 /// A case id gives the same bytes on any host, forever. Every recipe of every type is here, views included.
 #[test]
 fn input_bytes() {
-    let small = |c: &Case| c.body().cost().input_elements < 40_000;
+    let small = |c: &Case| c.body().cost().input_elements < 40_000 && !is_decoded_by_build(c);
     snapshot("input_bytes", &hashes(smoke().filter(small).take(400)));
+}
+
+/// The same for weights that only a build decodes: every recipe of every type.
+#[test]
+fn build_bytes() {
+    let mut text = String::new();
+    for w in ElemType::DECODED_BY_BUILD {
+        let k = 2 * w.block_len();
+        let id = |data: &Data| format!("mul_mat_id/w={w},x=f32,e=2,u=1,m=3,n=2,k={k}/route=shuffle,data={data}/v1-2a");
+        // Those that a type cannot have are refused, which is part of what must not change.
+        text += &hashes(Data::ALL.iter().filter_map(|data| id(data).parse().ok()));
+    }
+    snapshot("build_bytes", &text);
+}
+
+fn is_decoded_by_build(case: &Case) -> bool {
+    case.plan().tensors.iter().any(|t| t.ty.is_decoded_by_build())
 }
 
 /// The same for the recipes that are only probed with.

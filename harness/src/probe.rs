@@ -112,7 +112,8 @@ fn ask(
 }
 
 fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Duration) -> Answer {
-    let prepared = match Prepared::new(case) {
+    let device = ideal(&found.info.capabilities);
+    let prepared = match Prepared::new(case, vec![device]) {
         Ok(prepared) => prepared,
         Err(why) => return Answer::Nothing(why),
     };
@@ -130,7 +131,7 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Attempt::Unavailable(why) => return Answer::Lost { why, wedged: false },
         Attempt::Wedged(why) => return Answer::Lost { why, wedged: true },
     }
-    match survived(&prepared.judge(&ideal(&found.info.capabilities), &results)) {
+    match survived(&prepared.judge(&device, &results).judgement) {
         Ok(yes) => Answer::Survived(yes),
         Err(why) => Answer::Nothing(why),
     }

@@ -86,6 +86,9 @@ pub struct CaseResult {
     pub verdict: Verdict,
     /// False where the op's contract does not bind this device: a bad verdict is reported and nothing else.
     pub gating: bool,
+    /// The right values are made of weights as the build under test decodes them.
+    #[serde(skip_serializing_if = "std::ops::Not::not", default)]
+    pub decoded_by_build: bool,
     /// Why, for verdicts that no check explains: one line.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub why: Option<String>,
@@ -152,6 +155,7 @@ impl CaseResult {
             device: device.to_owned(),
             verdict,
             gating: true,
+            decoded_by_build: false,
             why,
             expected: None,
             unexpected: None,

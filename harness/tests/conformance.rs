@@ -97,10 +97,10 @@ fn required() -> Result<Vec<String>, Failed> {
     }
 }
 
-/// The seed of the trials: given, or fresh for profile random and printed, else the fixed one.
+/// The seed of the trials: given, or fresh for a profile of drawn cases alone and printed, else the fixed one.
 fn seed(profile: Profile) -> Result<u64, Failed> {
     static FRESH: OnceLock<u64> = OnceLock::new();
-    if profile == Profile::Random && std::env::var_os("CONFORM_SEED").is_none() {
+    if profile.is_fresh() && std::env::var_os("CONFORM_SEED").is_none() {
         let fresh = *FRESH.get_or_init(|| u64::from(rand::random::<u32>()));
         eprintln!("CONFORM_SEED={fresh}");
         return Ok(fresh);

@@ -43,3 +43,9 @@ fn shown_case() {
     let case = "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=256,t=8,wv=k/route=skew,data=normal/v1-9f3c";
     snapshot("shown_case", &stdout(&["show", case], None));
 }
+
+#[test]
+fn shown_case_of_a_build() {
+    let case = "mul_mat_id/w=iq2_xs,x=f32,e=4,u=2,m=64,n=2,k=512,b=2/route=shuffle,data=normal/v1-1";
+    snapshot("shown_case_of_a_build", &stdout(&["show", case], None));
+}

@@ -3,8 +3,10 @@
 //! Everything stored is little-endian on every host. A row of a tensor is a
 //! whole number of blocks; unblocked types are blocks of one element. Weights
 //! decode exactly to f64: an element is `w = p + o`, where `o` is the part a
-//! device may multiply separately, with the sum of a block's activations.
+//! device may multiply separately, with the sum of a block's activations. Types
+//! of [`by_build`] are decoded by the build under test, and by nothing here.
 
+pub mod by_build;
 mod k_quants;
 mod legacy;
 mod mxfp4;
@@ -13,6 +15,7 @@ mod parts;
 use half::{bf16, f16};
 use serde::{Deserialize, Serialize};
 
+use by_build::ByBuild;
 use k_quants::{q4_k, q6_k};
 use legacy::Layout;
 pub use mxfp4::{E2M1, decode_scale as mxfp4_scale};
@@ -51,6 +54,57 @@ pub enum ElemType {
     Q6K,
     /// 32 values: e8m0 scale byte, then 16 bytes of e2m1 codes (OCP Microscaling Formats 1.0).
     Mxfp4,
+    /// 256 values with nibbles for scales and minima of 16: f16 `d` and `dmin` last.
+    #[serde(rename = "q2_K")]
+    Q2K,
+    /// 256 values with six-bit scales of 16: f16 `d` last.
+    #[serde(rename = "q3_K")]
+    Q3K,
+    /// 256 values: f16 `d` and `dmin`, then scales and minima as in q4_K.
+    #[serde(rename = "q5_K")]
+    Q5K,
+    /// 256 values of −1, 0 and 1 from a table, moved by an eighth.
+    #[serde(rename = "iq1_s")]
+    Iq1S,
+    /// the same with finer scales, the block's own spread over their top bits.
+    #[serde(rename = "iq1_m")]
+    Iq1M,
+    /// 256 values from a table, eight at a time.
+    #[serde(rename = "iq2_xxs")]
+    Iq2Xxs,
+    /// 256 values from a table, eight at a time, with finer scales.
+    #[serde(rename = "iq2_xs")]
+    Iq2Xs,
+    /// 256 values from a larger table, eight at a time.
+    #[serde(rename = "iq2_s")]
+    Iq2S,
+    /// 256 values from a table, four at a time.
+    #[serde(rename = "iq3_xxs")]
+    Iq3Xxs,
+    /// 256 values from a larger table, four at a time.
+    #[serde(rename = "iq3_s")]
+    Iq3S,
+    /// 32 values from a table of 16.
+    #[serde(rename = "iq4_nl")]
+    Iq4Nl,
+    /// 256 values from a table of 16, with scales of 32.
+    #[serde(rename = "iq4_xs")]
+    Iq4Xs,
+    /// 256 values of −1, 0 and 1, five in a byte.
+    #[serde(rename = "tq1_0")]
+    Tq1_0,
+    /// 256 values of two bits.
+    #[serde(rename = "tq2_0")]
+    Tq2_0,
+    /// 64 values: four e4m3 scale bytes, then e2m1 codes.
+    #[serde(rename = "nvfp4")]
+    Nvfp4,
+    /// 128 values of one bit: f16 scale, then signs.
+    #[serde(rename = "q1_0")]
+    Q1_0,
+    /// 64 values of two bits: f16 scale, then codes.
+    #[serde(rename = "q2_0")]
+    Q2_0,
     /// Signed 32-bit integer: ids and sort indices.
     I32,
     /// Unsigned 16-bit integer.
@@ -63,7 +117,7 @@ pub enum ElemType {
 
 impl ElemType {
     /// Every type, in a fixed order.
-    pub const ALL: [ElemType; 15] = [
+    pub const ALL: [ElemType; 32] = [
         Self::F32,
         Self::F16,
         Self::Bf16,
@@ -75,13 +129,30 @@ impl ElemType {
         Self::Q4K,
         Self::Q6K,
         Self::Mxfp4,
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q5K,
+        Self::Iq1S,
+        Self::Iq1M,
+        Self::Iq2Xxs,
+        Self::Iq2Xs,
+        Self::Iq2S,
+        Self::Iq3Xxs,
+        Self::Iq3S,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Tq1_0,
+        Self::Tq2_0,
+        Self::Nvfp4,
+        Self::Q1_0,
+        Self::Q2_0,
         Self::I32,
         Self::U16,
         Self::U32,
         Self::U64,
     ];
 
-    /// The types a weight tensor may have.
+    /// The types of weights that this crate decodes.
     pub const WEIGHTS: [ElemType; 11] = [
         Self::F32,
         Self::F16,
@@ -94,6 +165,27 @@ impl ElemType {
         Self::Q4K,
         Self::Q6K,
         Self::Mxfp4,
+    ];
+
+    /// The types of weights that only the build under test decodes; see [`by_build`].
+    pub const DECODED_BY_BUILD: [ElemType; 17] = [
+        Self::Q2K,
+        Self::Q3K,
+        Self::Q5K,
+        Self::Iq1S,
+        Self::Iq1M,
+        Self::Iq2Xxs,
+        Self::Iq2Xs,
+        Self::Iq2S,
+        Self::Iq3Xxs,
+        Self::Iq3S,
+        Self::Iq4Nl,
+        Self::Iq4Xs,
+        Self::Tq1_0,
+        Self::Tq2_0,
+        Self::Nvfp4,
+        Self::Q1_0,
+        Self::Q2_0,
     ];
 
     /// The name used in case ids.
@@ -110,6 +202,23 @@ impl ElemType {
             Self::Q4K => "q4_K",
             Self::Q6K => "q6_K",
             Self::Mxfp4 => "mxfp4",
+            Self::Q2K => "q2_K",
+            Self::Q3K => "q3_K",
+            Self::Q5K => "q5_K",
+            Self::Iq1S => "iq1_s",
+            Self::Iq1M => "iq1_m",
+            Self::Iq2Xxs => "iq2_xxs",
+            Self::Iq2Xs => "iq2_xs",
+            Self::Iq2S => "iq2_s",
+            Self::Iq3Xxs => "iq3_xxs",
+            Self::Iq3S => "iq3_s",
+            Self::Iq4Nl => "iq4_nl",
+            Self::Iq4Xs => "iq4_xs",
+            Self::Tq1_0 => "tq1_0",
+            Self::Tq2_0 => "tq2_0",
+            Self::Nvfp4 => "nvfp4",
+            Self::Q1_0 => "q1_0",
+            Self::Q2_0 => "q2_0",
             Self::I32 => "i32",
             Self::U16 => "u16",
             Self::U32 => "u32",
@@ -120,6 +229,16 @@ impl ElemType {
     /// The type of that name.
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|t| t.name() == name)
+    }
+
+    /// True for weights that only the build under test decodes.
+    pub fn is_decoded_by_build(self) -> bool {
+        self.by_build().is_some()
+    }
+
+    /// What is known of a type that only the build under test decodes.
+    pub fn by_build(self) -> Option<ByBuild> {
+        by_build::of(self)
     }
 
     /// The layout of the 32-wide formats with f16 scales.
@@ -141,7 +260,7 @@ impl ElemType {
             Self::Q4K | Self::Q6K => 256,
             Self::Mxfp4 => 32,
             _ if self.layout().is_some() => 32,
-            _ => 1,
+            _ => self.by_build().map_or(1, |b| b.block_len),
         }
     }
 
@@ -155,10 +274,11 @@ impl ElemType {
             Self::Q6K => q6_k::BYTES,
             Self::Mxfp4 => mxfp4::BYTES,
             Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => self.layout().map_or(0, Layout::bytes),
+            _ => self.by_build().map_or(0, |b| b.block_bytes),
         }
     }
 
-    /// Bits of a code, in element order in [`Parts::codes`]; 0 for unblocked types.
+    /// Bits of a code, in element order in [`Parts::codes`]; 0 for types without codes of our own.
     pub fn code_bits(self) -> u32 {
         match self {
             Self::Mxfp4 | Self::Q4K => 4,
@@ -179,8 +299,8 @@ impl ElemType {
     }
 
     /// Where the multi-byte numbers of a block lie, as (offset, width). Codes and single bytes have no byte order.
-    fn ordered_fields(self) -> &'static [(usize, usize)] {
-        match self {
+    fn ordered_fields(self) -> Vec<(usize, usize)> {
+        let fields: &[(usize, usize)] = match self {
             Self::F32 | Self::I32 | Self::U32 => &[(0, 4)],
             Self::F16 | Self::Bf16 | Self::U16 | Self::Q4_0 | Self::Q8_0 => &[(0, 2)],
             Self::U64 => &[(0, 8)],
@@ -188,22 +308,27 @@ impl ElemType {
             Self::Q5_0 => &[(0, 2), (2, 4)],
             Self::Q5_1 => &[(0, 2), (2, 2), (4, 4)],
             Self::Q6K => &[(208, 2)],
-            Self::Mxfp4 => &[],
-        }
+            _ => &[],
+        };
+        let halves = self.by_build().map(|b| b.halves()).unwrap_or_default();
+        fields.iter().copied().chain(halves.into_iter().map(|at| (at, 2))).collect()
     }
 
     /// Reverses the byte order of every multi-byte number in a run of whole blocks:
     /// what a big-endian host does between a blob and its own memory. Its own inverse.
     pub fn swap_bytes(self, blocks: &mut [u8]) {
         debug_assert_eq!(blocks.len() % self.block_bytes(), 0);
+        let fields = self.ordered_fields();
         for block in blocks.chunks_exact_mut(self.block_bytes()) {
-            for (at, width) in self.ordered_fields() {
+            for (at, width) in &fields {
                 block[*at..at + width].reverse();
             }
         }
     }
 
-    /// Decodes a run of whole blocks exactly into f64 (integers included).
+    /// Decodes a run of whole blocks exactly into f64 (integers included). Types that only the build decodes become
+    /// NaN, which passes for nothing: rows of weights are read through [`Inputs::row`](crate::inputs::Inputs::row),
+    /// which has the build's values.
     pub fn decode(self, blocks: &[u8], out: &mut [f64]) {
         debug_assert_eq!(self.row_bytes(out.len()), blocks.len());
         match self {
@@ -222,6 +347,7 @@ impl ElemType {
                     self.each_block(blocks, out, |b, o| layout.decode(b, o));
                 }
             }
+            _ => out.fill(f64::NAN),
         }
     }
 
@@ -231,6 +357,8 @@ impl ElemType {
         match (self, self.layout()) {
             (Self::Q4K, _) => self.each_block(blocks, out, q4_k::offsets),
             (Self::Q6K, _) => self.each_block(blocks, out, q6_k::offsets),
+            (Self::Q2K, _) => self.each_block(blocks, out, by_build::q2_k_offsets),
+            (Self::Q5K, _) => self.each_block(blocks, out, by_build::q5_k_offsets),
             (_, Some(layout)) => self.each_block(blocks, out, |b, o| layout.offsets(b, centres, o)),
             _ => out.fill(0.0),
         }
@@ -238,7 +366,20 @@ impl ElemType {
 
     /// True for the types that always have a part `o`.
     pub fn has_offsets(self) -> bool {
-        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q6K)
+        matches!(self, Self::Q4_1 | Self::Q5_1 | Self::Q4K | Self::Q6K | Self::Q2K | Self::Q5K)
+            || self.largest_parts().is_some()
+    }
+
+    /// For types whose part `o` cannot be told from the bytes: the most that |p| + |o| is of |w|.
+    pub fn largest_parts(self) -> Option<f64> {
+        // p is −1, 0 or 1 times a scale and o is plus or minus an eighth of that scale: (1 + 1/8) / (1 − 1/8) where
+        // their signs differ, 1 where they agree or p is zero.
+        matches!(self, Self::Iq1S | Self::Iq1M).then_some(9.0 / 7.0)
+    }
+
+    /// True where decoding to f32 rounds: a minimum is taken from a product that has more bits beside it.
+    pub fn rounds_when_decoded(self) -> bool {
+        matches!(self, Self::Q2K | Self::Q5K)
     }
 
     fn each_block(self, blocks: &[u8], out: &mut [f64], f: impl Fn(&[u8], &mut [f64])) {
@@ -321,7 +462,8 @@ mod tests {
             let before: Vec<u8> = (0..len).map(|i| i as u8).collect();
             let mut swapped = before.clone();
             t.swap_bytes(&mut swapped);
-            let in_field = |i: usize| t.ordered_fields().iter().find(|(at, width)| (*at..at + width).contains(&i));
+            let fields = t.ordered_fields();
+            let in_field = |i: usize| fields.iter().find(|(at, width)| (*at..at + width).contains(&i));
             for i in 0..len {
                 let (block, i) = (i / t.block_bytes() * t.block_bytes(), i % t.block_bytes());
                 let from = in_field(i).map_or(i, |(at, width)| 2 * at + width - 1 - i);

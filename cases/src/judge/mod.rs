@@ -12,8 +12,8 @@ pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::formats::read_i32;
-use crate::inputs::Inputs;
+use crate::formats::{read_f32, read_i32};
+use crate::inputs::{Decoded, Inputs};
 use crate::model::{Kernels, Model};
 use crate::plan::{Layout, Plan, Role};
 use values::Expected;
@@ -46,8 +46,9 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 15] = [
+pub const CHECKS: [&str; 16] = [
     "support",
+    "decoded",
     "written",
     "class",
     "exact",
@@ -257,12 +258,49 @@ pub struct Execution<'a> {
     pub inputs: &'a [u8],
     /// The result file as left behind.
     pub results: &'a [u8],
+    /// What a build decoded, out of the result file; nothing where this crate decodes the weights.
+    pub decoded: &'a Decoded,
+}
+
+/// Looks at what a build decoded, which every generated block makes finite: `None` where no build was asked.
+pub fn decoded_check(plan: &Plan, decoded: &Decoded) -> Option<Check> {
+    const NAME: &str = "decoded";
+    let tensors = plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output && t.ty.is_decoded_by_build());
+    let mut check = None;
+    for (i, t) in tensors {
+        let values = decoded.tensor(i);
+        let bad = || read_f32(values).enumerate().filter(|(_, v)| !v.is_finite());
+        let missing = t.elements() - values.len() / 4;
+        let (count, first) = (bad().count() + missing, bad().next());
+        if count == 0 {
+            check.get_or_insert_with(|| Check::passed(NAME));
+            continue;
+        }
+        let what =
+            format!("{}: {count} of {} {} values are not finite as the build decodes them", t.name, t.elements(), t.ty);
+        let worst = first.map(|(at, value)| {
+            let [columns, rows, planes, _] = t.shape;
+            let (row, column) = (at / columns, at % columns);
+            let place = [row % rows, row / rows % planes, row / rows / planes];
+            let unwritten = if value.to_bits() == POISONS[0] { ", which was never written" } else { "" };
+            format!("column {column} of row {place:?}: {value:e}{unwritten}")
+        });
+        return Some(Check::failed(NAME, Failure { worst, ..Failure::new(what) }));
+    }
+    check
+}
+
+/// The judgement of an execution whose weights the build did not decode as it must: nothing can be compared.
+pub fn without_right_values(device: &Capabilities, decoded: Check, execution: &Execution<'_>) -> Judgement {
+    let why = "the weights are not known: see decoded";
+    let checks = vec![decoded, Check::not_possible("values", why), inputs_check(device, execution)];
+    Judgement { checks, metrics: None, inconclusive: None }
 }
 
 /// Judges one execution of a case with its two runs.
 pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
     let runs = outputs(execution, oracle.output());
-    let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs);
+    let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs).with_decoded(execution.decoded);
     let mut findings = oracle.judge(&inputs, device, runs[0], POISONS[0]);
     let repeat = repeat_check(device, &runs);
     if repeat.failure().is_some() && findings.checks.iter().all(|c| c.failure().is_none()) {
@@ -272,7 +310,8 @@ pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'
             findings = second;
         }
     }
-    let mut checks = findings.checks;
+    let mut checks: Vec<Check> = decoded_check(execution.plan, execution.decoded).into_iter().collect();
+    checks.extend(findings.checks);
     checks.push(inputs_check(device, execution));
     checks.push(match repeat.status {
         Status::Failed(f) if !device.deterministic => Check::not_possible(

@@ -112,6 +112,11 @@ const fn q8(f16_sums: bool, rounding: Option<Rounding>) -> Quantiser {
 }
 
 /// ggml's CPU backend quantises activations as the weight type asks, and adds 32 or more lanes of partial sums.
+///
+/// Which quantiser a type asks for is what the builds' own tables say (`vec_dot_type` of
+/// `ggml_get_type_traits_cpu`), b4753 to v0.5.0: q8_K for all types of 256 values, q8_0 for iq4_nl, nvfp4, q1_0 and
+/// q2_0. Within 256 values codes are summed as integers; their sum may have more than 24 bits, which is one rounding.
+/// nvfp4 scales sums of 16 values, so it adds twice as many of them.
 fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
     let quantised = |name, quantiser| Model {
         activations: Activations::Quantised(quantiser),
@@ -127,11 +132,19 @@ fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
         ElemType::F16 => converted("f16 activations, f32 sums", Conversion::F16, lanes),
         ElemType::Bf16 => converted("bf16 activations, f32 sums", Conversion::Bf16, roundings(16, 16)),
         ElemType::Q4_1 | ElemType::Q5_1 => quantised("q8_1 activations, f32 sums", q8(true, rounding)),
-        ElemType::Q4K | ElemType::Q6K => quantised(
-            "q8_K activations, f32 sums",
+        t if t.block_len() == 256 => {
+            let name = "q8_K activations, f32 sums";
             // The 256-wide quantiser has one routine, which rounds ties to even.
-            Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding: rounding.map(|_| Rounding::Even) },
-        ),
+            let rounding = rounding.map(|_| Rounding::Even);
+            let model = quantised(name, Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding });
+            // The right value is made of weights that were rounded once themselves.
+            let stages = vec![Stage { sums: Sums::F32, roundings: roundings(32, 9) }];
+            if t.rounds_when_decoded() { Model { stages, ..model } } else { model }
+        }
+        ElemType::Nvfp4 => Model {
+            stages: vec![Stage { sums: Sums::F32, roundings: roundings(16, 8) }],
+            ..quantised("q8_0 activations, f32 sums", q8(false, rounding))
+        },
         t if t.is_blocked() => quantised("q8_0 activations, f32 sums", q8(false, rounding)),
         _ => converted("f32 sums in lanes", Conversion::None, lanes),
     }
@@ -193,7 +206,12 @@ mod tests {
         };
         assert_eq!(quantiser(ElemType::Q8_0), Some((32, false, Some(Rounding::Away))));
         assert_eq!(quantiser(ElemType::Q4_1), Some((32, true, Some(Rounding::Away))));
-        assert_eq!(quantiser(ElemType::Q6K), Some((256, false, Some(Rounding::Even))));
+        for wide in [ElemType::Q6K, ElemType::Q2K, ElemType::Iq1M, ElemType::Iq4Xs, ElemType::Tq2_0] {
+            assert_eq!(quantiser(wide), Some((256, false, Some(Rounding::Even))), "{wide}");
+        }
+        for narrow in [ElemType::Iq4Nl, ElemType::Nvfp4, ElemType::Q1_0, ElemType::Q2_0] {
+            assert_eq!(quantiser(narrow), Some((32, false, Some(Rounding::Away))), "{narrow}");
+        }
         assert_eq!(quantiser(ElemType::F32), None);
     }
 }

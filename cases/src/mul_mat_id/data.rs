@@ -6,7 +6,7 @@ use half::{bf16, f16};
 
 use super::distributions::{CONST, finite_f16, heavy, log_uniform, normal, power_of_two, sign, uniform, wider};
 use super::exact::{ACTIVATION_BLOCK, ANCHOR, Exact, W2049_STEP, WIDE_INTEGER, anchor, is_large};
-use super::{Data, MulMatId, blocks};
+use super::{Data, MulMatId, blocks, by_build};
 use crate::formats::{ElemType, Parts};
 use crate::stream::{Stream, below};
 
@@ -17,6 +17,12 @@ const ACTIVATIONS: u64 = 0x78;
 pub(super) fn fill_weights(case: &MulMatId, seed: u64, expert: usize, row: usize, bytes: &mut [u8]) {
     let stream = Stream::new(seed, WEIGHTS).at(expert as u64).at(row as u64);
     let special_row = case.data == Data::Special && stream.at(0).one_in(0, 4);
+    if let Some(format) = case.w.by_build() {
+        for (i, block) in bytes.chunks_exact_mut(format.block_bytes).enumerate() {
+            by_build::fill(&format, case.data, stream, i, block);
+        }
+        return;
+    }
     if case.w.is_blocked() {
         for (i, block) in bytes.chunks_exact_mut(case.w.block_bytes()).enumerate() {
             let mut parts = blocks::parts(case, stream, seed, (expert, row, i));
@@ -104,6 +110,7 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
         let value = match case.data {
             data if data.is_exact() => exact_activation(case, &exact, seed, word, i),
             Data::Uniform => uniform(word),
+            Data::Loud => uniform(word) * 1e5,
             Data::Heavy => heavy(word),
             Data::Huge => log_uniform(word, 20, 48),
             Data::Tiny => log_uniform(word, -149, -30),
@@ -131,10 +138,12 @@ fn exact_activation(case: &MulMatId, exact: &Exact, seed: u64, word: u64, i: usi
     }
 }
 
-/// Bytes outside a view: NaN in every type.
+/// Bytes outside a view: NaN in every type that has one for sure.
 pub(super) fn fill_poison(ty: ElemType, bytes: &mut [u8]) {
     for block in bytes.chunks_exact_mut(ty.block_bytes()) {
-        if ty.is_blocked() {
+        if let Some(format) = ty.by_build() {
+            format.poison(block);
+        } else if ty.is_blocked() {
             let parts = Parts { scale: blocks::nan_scale(ty), codes: [3; 256], ..Parts::default() };
             ty.encode_block(&parts, block);
         } else {

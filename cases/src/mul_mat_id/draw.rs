@@ -20,7 +20,12 @@ const COLUMNS: &[usize] =
 
 /// Draws a case within the drawer's budget.
 pub(super) fn draw(d: &mut Draw) -> MulMatId {
-    let w = d.pick(&ElemType::WEIGHTS);
+    draw_of(d, &ElemType::WEIGHTS, Data::DRAWN)
+}
+
+/// Draws a case of these types and recipes.
+pub(super) fn draw_of(d: &mut Draw, weights: &[ElemType], data: &[Data]) -> MulMatId {
+    let w = d.pick(weights);
     let experts = d.edge(EXPERTS, 1, 512);
     let used = match d.between(0, 9) {
         0 => experts,
@@ -57,7 +62,7 @@ pub(super) fn draw(d: &mut Draw) -> MulMatId {
     };
     draw_views(d, &mut case);
     case.route = draw_route(d, &case);
-    case.data = d.pick(Data::DRAWN);
+    case.data = d.pick(data);
     case
 }
 
@@ -190,4 +195,129 @@ pub(super) const NAMED: &[(&str, &str)] = &[
         "mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=360,n=1,k=2880/route=shuffle,data=heavy",
         "the same for one token, heavy tails",
     ),
+    // Types that only a build decodes: our own devices support none of them.
+    (
+        "mul_mat_id/w=q2_K,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "2-bit codes with scales and minima of 16, one token",
+    ),
+    (
+        "mul_mat_id/w=q2_K,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "2-bit codes with scales and minima of 16, many tokens",
+    ),
+    (
+        "mul_mat_id/w=q3_K,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "3-bit codes with scales of 16, one token",
+    ),
+    (
+        "mul_mat_id/w=q3_K,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "3-bit codes with scales of 16, many tokens",
+    ),
+    (
+        "mul_mat_id/w=q5_K,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "5-bit codes with scales and minima of 32, one token",
+    ),
+    (
+        "mul_mat_id/w=q5_K,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "5-bit codes with scales and minima of 32, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq1_s,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "−1, 0 and 1 from a table, one token",
+    ),
+    (
+        "mul_mat_id/w=iq1_s,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "−1, 0 and 1 from a table, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq1_m,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "a block's scale spread over four words, one token",
+    ),
+    (
+        "mul_mat_id/w=iq1_m,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "a block's scale spread over four words, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq2_xxs,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "eight values from a table of 256, one token",
+    ),
+    (
+        "mul_mat_id/w=iq2_xxs,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "eight values from a table of 256, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq2_xs,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "eight values from a table of 512, one token",
+    ),
+    (
+        "mul_mat_id/w=iq2_xs,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "eight values from a table of 512, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq2_s,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "eight values from a table of 1024, one token",
+    ),
+    (
+        "mul_mat_id/w=iq2_s,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "eight values from a table of 1024, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq3_xxs,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "four values from a table of 256, one token",
+    ),
+    (
+        "mul_mat_id/w=iq3_xxs,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "four values from a table of 256, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq3_s,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "four values from a table of 512, one token",
+    ),
+    (
+        "mul_mat_id/w=iq3_s,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "four values from a table of 512, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq4_nl,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "single values from a table of 16, one token",
+    ),
+    (
+        "mul_mat_id/w=iq4_nl,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "single values from a table of 16, many tokens",
+    ),
+    (
+        "mul_mat_id/w=iq4_xs,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "the same with scales of 32, one token",
+    ),
+    (
+        "mul_mat_id/w=iq4_xs,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "the same with scales of 32, many tokens",
+    ),
+    (
+        "mul_mat_id/w=tq1_0,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "five values of three in a byte, one token",
+    ),
+    (
+        "mul_mat_id/w=tq1_0,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "five values of three in a byte, many tokens",
+    ),
+    (
+        "mul_mat_id/w=tq2_0,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "four values of three in a byte, one token",
+    ),
+    (
+        "mul_mat_id/w=tq2_0,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "four values of three in a byte, many tokens",
+    ),
+    (
+        "mul_mat_id/w=nvfp4,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",
+        "e4m3 scales of 16 values, one token",
+    ),
+    (
+        "mul_mat_id/w=nvfp4,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal",
+        "e4m3 scales of 16 values, many tokens",
+    ),
+    ("mul_mat_id/w=q1_0,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal", "signs, one token"),
+    ("mul_mat_id/w=q1_0,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal", "signs, many tokens"),
+    ("mul_mat_id/w=q2_0,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal", "2-bit codes, one token"),
+    ("mul_mat_id/w=q2_0,x=f32,e=4,u=2,m=64,n=33,k=512/route=shuffle,data=normal", "2-bit codes, many tokens"),
 ];

@@ -6,6 +6,7 @@
 
 mod blocks;
 mod bound;
+mod by_build;
 mod data;
 mod distributions;
 mod draw;
@@ -22,6 +23,7 @@ mod whole;
 use std::sync::Arc;
 
 use crate::cost::Cost;
+use crate::draw::Draw;
 use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::inputs::Inputs;
@@ -38,6 +40,11 @@ pub const OP: Op = Op {
     draw: |d| Arc::new(draw::draw(d)),
     named: draw::NAMED,
 };
+
+/// Draws a case whose weights only a build decodes.
+pub(crate) fn draw_by_build(d: &mut Draw) -> Arc<dyn CaseType> {
+    Arc::new(draw::draw_of(d, &ElemType::DECODED_BY_BUILD, &by_build::RECIPES))
+}
 
 words! {
     /// Which experts the tokens choose.
@@ -94,6 +101,8 @@ words! {
         Act2049 = "act2049",
         /// Weights of up to ±2049 units in every row, with activations that survive everywhere: f16 does not keep them.
         W2049 = "w2049",
+        /// Weights about normal, activations uniform up to ±10⁵: beyond the range of f16.
+        Loud = "loud",
     }
 }
 
@@ -104,7 +113,17 @@ impl Data {
 
     /// Whether weights of a type can be what the recipe says.
     pub(crate) fn is_possible(self, w: ElemType) -> bool {
-        self != Data::W2049 || exact::has_twelve_bits(w)
+        self.refusal(w).is_none()
+    }
+
+    /// Why weights of a type cannot be what the recipe says.
+    fn refusal(self, w: ElemType) -> Option<String> {
+        if w.is_decoded_by_build() && !by_build::RECIPES.contains(&self) {
+            let possible = by_build::RECIPES.map(Data::word).join(", ");
+            return Some(format!("only a build decodes {w}, so its values cannot be chosen; possible: {possible}"));
+        }
+        let has_room = self != Data::W2049 || exact::has_twelve_bits(w);
+        (!has_room).then(|| format!("no weight of {w} has twelve bits"))
     }
 
     /// The activation that a device may not be able to represent.
@@ -213,7 +232,7 @@ impl MulMatId {
     fn validate(&self) -> Result<(), String> {
         let Self { w, experts, used, m, n, k, b, table, .. } = *self;
         let fail = |why: String| Err(format!("params: {why}"));
-        if !ElemType::WEIGHTS.contains(&w) {
+        if !ElemType::WEIGHTS.contains(&w) && !w.is_decoded_by_build() {
             return fail(format!("w={w}: is no weight type"));
         }
         for (key, value) in [("e", experts), ("u", used), ("m", m), ("n", n), ("k", k), ("b", b)] {
@@ -251,8 +270,8 @@ impl MulMatId {
             }
         }
         let recipe = |why: &str| Err(format!("recipe: {why}"));
-        if !self.data.is_possible(w) {
-            return recipe(&format!("data=w2049: no weight of {w} has twelve bits"));
+        if let Some(why) = self.data.refusal(w) {
+            return recipe(&format!("data={}: {why}", self.data));
         }
         match self.route {
             Route::Repeat if used < 2 => recipe("route=repeat: needs u of at least 2"),
@@ -341,10 +360,13 @@ impl CaseType for MulMatId {
 
     fn cost(&self) -> Cost {
         let (m, k) = (self.m as u64, self.k as u64);
+        // What a build decoded is kept in the parent.
+        let decoded = if self.w.is_decoded_by_build() { 4 * k * m * self.experts as u64 } else { 0 };
         Cost {
             operations: m * k * self.slots() as u64,
             // Per output about 20 numbers, per row of weights 10; activations twice.
-            oracle_bytes: 160 * m * self.slots() as u64
+            oracle_bytes: decoded
+                + 160 * m * self.slots() as u64
                 + 80 * m * self.experts as u64
                 + 8 * k * (self.b * self.n) as u64,
             input_elements: k * (m * self.experts as u64 + (self.b * self.n) as u64) + (self.table * self.n) as u64,
@@ -418,6 +440,11 @@ mod tests {
                 "mul_mat_id/w=mxfp4,x=f32,e=4,u=1,m=1,n=1,k=32/route=one,data=w2049/v1-1",
                 "recipe: data=w2049: no weight of mxfp4 has twelve bits",
             ),
+            (
+                "mul_mat_id/w=q2_K,x=f32,e=4,u=1,m=1,n=1,k=256/route=one,data=wide/v1-1",
+                "recipe: data=wide: only a build decodes q2_K, so its values cannot be chosen; possible: normal, uniform",
+            ),
+            ("mul_mat_id/w=q1_0,x=f32,e=4,u=1,m=1,n=1,k=64/route=one,data=normal/v1-1", "q1_0 needs a multiple of 128"),
             ("mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1,q=2/route=one,data=wide/v1-1", "unknown key 'q'"),
             (
                 "mul_mat_id/w=f32,x=f32,e=4,u=1,m=1,n=1,k=1,b=1/route=one,data=wide/v1-1",

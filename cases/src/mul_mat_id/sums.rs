@@ -192,10 +192,10 @@ impl Operands {
         let mut y = select(&self.values).dot(&weights.w.t());
         let x = self.magnitudes.select(&x_rows);
         let (s, r2) = x.sums(&magnitudes(weights.w.view(), &mut weight_rows.iter().map(|row| row.max_abs)));
-        let plus = weights.parts.as_ref().map(|parts| {
-            let rows = parts.plus.rows().into_iter();
+        let plus = weights.plus.as_ref().map(|plus| {
+            let rows = plus.rows().into_iter();
             let mut largest = rows.map(|row| row.fold(0.0, |m: f64, v| m.max(*v)));
-            x.sums(&magnitudes(parts.plus.view(), &mut largest))
+            x.sums(&magnitudes(plus.view(), &mut largest))
         });
         // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
         if let Some((stored, offsets)) =

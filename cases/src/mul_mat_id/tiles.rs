@@ -14,7 +14,7 @@ use super::quantise::WeightBlock;
 use super::rows::{RowSums, block_scales};
 use super::{MulMatId, WEIGHTS};
 use crate::formats::ElemType;
-use crate::inputs::Inputs;
+use crate::inputs::{Inputs, Row};
 
 /// Decoded weights of a tile: a megabyte in f64.
 const TILE_WEIGHTS: usize = 1 << 17;
@@ -56,8 +56,8 @@ impl<'a> Walk<'a> {
 
     /// The weights of a tile.
     pub(super) fn decode(&self, tile: &Tile<'_>) -> Weights {
-        let (t, bytes) = self.inputs.tensor(WEIGHTS);
-        let stored: Vec<&[u8]> = tile.rows.clone().map(|row| &bytes[t.row_range([row, tile.expert, 0])]).collect();
+        let stored: Vec<Row<'_>> =
+            tile.rows.clone().map(|row| self.inputs.row(WEIGHTS, [row, tile.expert, 0])).collect();
         Weights::decode(self.case.w, self.case.k, &stored)
     }
 
@@ -71,50 +71,55 @@ impl<'a> Walk<'a> {
 pub(super) struct Weights {
     /// w, `[rows][k]`.
     pub(super) w: Array2<f64>,
-    /// o and |p| + |o|; `None` where o is zero.
-    pub(super) parts: Option<Parts>,
+    /// o; `None` where it is zero, or is not known.
+    pub(super) o: Option<Array2<f64>>,
+    /// |p| + |o|; `None` where that is |w|.
+    pub(super) plus: Option<Array2<f64>>,
     /// Sum of the magnitudes of each row's block scales, where a device may scale sums.
     scales: Vec<f64>,
-}
-
-/// Weights that a device may multiply in two parts.
-pub(super) struct Parts {
-    /// o.
-    pub(super) o: Array2<f64>,
-    /// |p| + |o|.
-    pub(super) plus: Array2<f64>,
+    /// The values were rounded when they were decoded.
+    rounded: bool,
 }
 
 impl Weights {
-    fn decode(ty: ElemType, k: usize, stored: &[&[u8]]) -> Self {
-        let decoded = |decode: &dyn Fn(&[u8], &mut [f64])| {
+    fn decode(ty: ElemType, k: usize, stored: &[Row<'_>]) -> Self {
+        let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| {
             let mut rows = Array2::zeros((stored.len(), k));
             for (mut row, stored) in rows.rows_mut().into_iter().zip(stored) {
                 row.as_slice_mut().into_iter().for_each(|row| decode(stored, row));
             }
             rows
         };
-        let w = decoded(&|stored, row| ty.decode(stored, row));
-        let parts = ty.has_offsets().then(|| {
-            let o = decoded(&|stored, row| ty.offsets(stored, false, row));
-            let mut plus = &w - &o;
-            plus.zip_mut_with(&o, |p, o| *p = p.abs() + o.abs());
-            Parts { o, plus }
-        });
-        Weights { w, parts, scales: stored.iter().map(|row| block_scales(ty, row)).collect() }
+        let w = decoded(&|stored, row| stored.decode(row));
+        let share = ty.largest_parts();
+        let has_known_offsets = ty.has_offsets() && share.is_none();
+        let o = has_known_offsets.then(|| decoded(&|stored, row| ty.offsets(stored.stored, false, row)));
+        let plus = match (&o, share) {
+            (Some(o), _) => {
+                let mut plus = &w - o;
+                plus.zip_mut_with(o, |p, o| *p = p.abs() + o.abs());
+                Some(plus)
+            }
+            (None, Some(share)) => Some(w.mapv(|w| w.abs() * share)),
+            (None, None) => None,
+        };
+        let scales = stored.iter().map(|row| block_scales(ty, row.stored)).collect();
+        Weights { w, o, plus, scales, rounded: ty.rounds_when_decoded() }
     }
 
     /// Sums of the rows; with units where sums may be exact. Where there are offset parts their bits count as well: a
     /// device may multiply them apart.
     pub(super) fn sums(&self, may_be_exact: bool) -> Vec<RowSums> {
+        // A sum of rounded weights is not the device's, which rounds elsewhere: nothing is exact.
+        let may_be_exact = may_be_exact && !self.rounded;
         let of = |row: ArrayView1<'_, f64>| {
             let sums = if may_be_exact { RowSums::new } else { RowSums::inexact };
             row.as_slice().map_or_else(|| sums(&row.to_vec()), sums)
         };
         let rows = |of_rows: &Array2<f64>| of_rows.rows().into_iter().map(of).collect::<Vec<_>>();
         let mut sums = rows(&self.w);
-        if let Some(parts) = self.parts.as_ref().filter(|_| may_be_exact) {
-            let units = rows(&(&self.w - &parts.o)).into_iter().zip(rows(&parts.o));
+        if let Some(o) = self.o.as_ref().filter(|_| may_be_exact) {
+            let units = rows(&(&self.w - o)).into_iter().zip(rows(o));
             sums.iter_mut().zip(units).for_each(|(sums, (p, o))| sums.unit = sums.unit.min(p.unit).min(o.unit));
         }
         sums.iter_mut().zip(&self.scales).for_each(|(sums, scales)| sums.scales = *scales);
@@ -123,12 +128,12 @@ impl Weights {
 
     /// |p| + |o| where weights have two parts, else w.
     pub(super) fn plus(&self) -> ArrayView2<'_, f64> {
-        self.parts.as_ref().map_or(self.w.view(), |parts| parts.plus.view())
+        self.plus.as_ref().map_or(self.w.view(), |plus| plus.view())
     }
 
     /// What a quantiser's envelope needs of a row, by activation block.
     pub(super) fn blocks(&self, row: usize) -> impl Iterator<Item = WeightBlock> {
-        let offsets = self.parts.as_ref().map(|parts| parts.o.row(row));
+        let offsets = self.o.as_ref().map(|o| o.row(row));
         let columns = self.w.row(row);
         (0..columns.len()).step_by(ACTIVATION_BLOCK).map(move |from| {
             let range = from..columns.len().min(from + ACTIVATION_BLOCK);
@@ -143,6 +148,6 @@ impl Weights {
 
     /// The offset parts by activation block, `[rows][blocks]`, for types that have one in a block.
     pub(super) fn block_offsets(&self) -> Option<ArrayView2<'_, f64>> {
-        self.parts.as_ref().map(|parts| parts.o.slice_axis(Axis(1), Slice::new(0, None, ACTIVATION_BLOCK as isize)))
+        self.o.as_ref().map(|o| o.slice_axis(Axis(1), Slice::new(0, None, ACTIVATION_BLOCK as isize)))
     }
 }

@@ -5,6 +5,7 @@
 
 mod arithmetic;
 mod bench;
+mod by_build;
 mod top_k;
 mod whole;
 

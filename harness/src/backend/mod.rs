@@ -10,6 +10,7 @@ pub mod opencl;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
+use conform_cases::formats::ElemType;
 pub use conform_cases::judge::Capabilities;
 use conform_cases::plan::Plan;
 use serde::{Deserialize, Serialize};
@@ -84,6 +85,11 @@ pub struct DeviceInfo {
 pub trait Device {
     /// What this device is.
     fn info(&self) -> &DeviceInfo;
+
+    /// Decodes whole blocks of a type that only the backend itself can decode: as many numbers as there are places.
+    fn decode(&self, ty: ElemType, _blocks: &[u8], _out: &mut [f32]) -> Result<(), LoadError> {
+        Err(LoadError::Unsupported(format!("this device has no decoder of {ty}")))
+    }
 
     /// Allocates the plan's tensors and scratch, and answers whether every step is supported.
     /// A device that accepts a plan must be able to run it.

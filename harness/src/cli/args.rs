@@ -63,10 +63,10 @@ pub(super) struct Selection {
     /// Case ids to select: a prefix, or a glob with * ? [
     #[arg(value_name = "FILTER")]
     pub(super) filters: Vec<String>,
-    /// smoke, full, random or corpus
+    /// smoke, full, random, corpus, ggml-types or ggml-grid
     #[arg(long, default_value = "smoke")]
     pub(super) profile: Profile,
-    /// Seed of the drawn cases [default: 1; profile random: a fresh one]
+    /// Seed of the drawn cases [default: 1; profiles random and ggml-types: a fresh one]
     #[arg(long, value_name = "N")]
     pub(super) seed: Option<u64>,
     /// How many cases to draw [default: as the profile says]
@@ -115,7 +115,7 @@ pub(super) struct Run {
     pub(super) device: Vec<String>,
     #[command(flatten)]
     pub(super) sources: Sources,
-    /// Start no new case after this time; profile random then draws without end
+    /// Start no new case after this time; profiles random and ggml-types then draw without end
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) time: Option<Duration>,
     /// Cases in flight at once [default: the number of cores, at most 8]

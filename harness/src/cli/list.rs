@@ -17,7 +17,7 @@ pub(super) struct Selected {
 pub(super) fn seed(s: &Selection) -> u64 {
     match (s.seed, s.profile) {
         (Some(seed), _) => seed,
-        (None, Profile::Random) => u64::from(rand::random::<u32>()),
+        (None, profile) if profile.is_fresh() => u64::from(rand::random::<u32>()),
         (None, _) => Profile::FIXED_SEED,
     }
 }

@@ -58,6 +58,7 @@ fn text(r: &CaseResult) -> String {
     }
     let mut lines =
         vec![format!("{} on {}", r.verdict.word().to_uppercase(), r.device), format!("  case      {}", r.case)];
+    lines.extend(r.decoded_by_build.then(|| "  weights   decoded-by-build".to_owned()));
     lines.extend(r.why.iter().map(|why| format!("  why       {why}")));
     lines.extend(r.metrics.iter().map(|m| {
         format!("  errors    ratio {:.3e}, NMSE {:.3e}; {} of {} elements exact", m.ratio, m.nmse, m.exact, m.elements)

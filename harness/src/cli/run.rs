@@ -6,7 +6,6 @@ use std::thread;
 use std::time::Instant;
 
 use conform_cases::case::Case;
-use conform_cases::profile::Profile;
 use glob::Pattern;
 use serde::Serialize;
 
@@ -108,7 +107,7 @@ fn selection(
     started: Instant,
 ) -> Result<(Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64), String> {
     let s = &args.selection;
-    if let (Some(time), Profile::Random, None) = (args.time, s.profile, s.cases) {
+    if let (Some(time), true, None) = (args.time, s.profile.is_fresh(), s.cases) {
         let (seed, filters, shard) = (seed(s), filters(s)?, s.shard);
         let wanted = move |case: &Case| {
             let id = case.id();

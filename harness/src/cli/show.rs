@@ -6,6 +6,7 @@ use std::path::Path;
 
 use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
+use conform_cases::inputs::Decoded;
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
 use conform_cases::plan::{Role, Step, Tensor};
@@ -21,7 +22,7 @@ const SHOWN_FOR: Capabilities = Capabilities::OWN;
 
 pub(super) fn show(args: &Show) -> Outcome {
     let case: Case = args.case.parse().map_err(|e: conform_cases::id::IdError| e.to_string())?;
-    let prepared = Prepared::new(&case)?;
+    let prepared = Prepared::new(&case, vec![SHOWN_FOR])?;
     let files = match &args.dump {
         Some(dir) => dump(&prepared, dir).map_err(|e| format!("--dump: cannot write to {}: {e}", dir.display()))?,
         None => Vec::new(),
@@ -35,6 +36,7 @@ pub(super) fn show(args: &Show) -> Outcome {
             "plan": prepared.plan,
             "operations": cost.operations,
             "input_elements": cost.input_elements,
+            "decoded_by_build": prepared.is_decoded_by_build(),
             "description": lines,
             "files": files,
         }))?;
@@ -44,8 +46,13 @@ pub(super) fn show(args: &Show) -> Outcome {
     text.extend(prepared.plan.tensors.iter().map(tensor_line));
     text.extend(prepared.plan.steps.iter().map(|s| format!("step      {}", step_line(s, &prepared.plan.tensors))));
     text.push(format!("cost      {} operations, {} input elements", cost.operations, cost.input_elements));
-    if let Some(model) = case.body().model(&SHOWN_FOR) {
+    if let Some(model) = case.body().model(&SHOWN_FOR).filter(|_| !prepared.is_decoded_by_build()) {
         text.push(format!("model     {} (on our own devices)", model.name));
+    }
+    if prepared.is_decoded_by_build() {
+        let why = "decoded-by-build: expected values need a build that decodes the weights";
+        let dumped = if files.is_empty() { "" } else { "; only inputs are written" };
+        text.push(format!("weights   {why}{dumped}"));
     }
     text.extend(lines);
     text.extend(files.iter().map(|f| format!("wrote     {f}")));
@@ -80,7 +87,8 @@ fn step_line(step: &Step, tensors: &[Tensor]) -> String {
     }
 }
 
-/// Writes inputs (views as numbers, stored bytes too where they are blocks), expected values, bounds and classes.
+/// Writes inputs (views as numbers, stored bytes too where they are blocks), expected values, bounds and classes. Where
+/// only a build decodes the weights there are no numbers of theirs, and nothing is expected.
 /// Arrays are in C order, so that their shape lists the slowest dimension first.
 fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     std::fs::create_dir_all(dir)?;
@@ -93,16 +101,23 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
         match t.ty {
             ElemType::F32 => write(&path, t.shape, rows().flat_map(read_f32))?,
             ElemType::I32 => write(&path, t.shape, rows().flat_map(read_i32))?,
+            ty if ty.is_decoded_by_build() => {}
             _ => write(&path, t.shape, rows().flat_map(|r| decode(t, r)))?,
         }
-        files.push(path.display().to_string());
+        if !t.ty.is_decoded_by_build() {
+            files.push(path.display().to_string());
+        }
         if t.ty.is_blocked() {
             let path = dir.join(format!("{}.blocks.npy", t.name));
             write(&path, [t.parent_row_bytes(), t.parent[1], t.parent[2], t.parent[3]], bytes.iter().copied())?;
             files.push(path.display().to_string());
         }
     }
-    let oracle = prepared.oracle().0;
+    if prepared.is_decoded_by_build() {
+        return Ok(files);
+    }
+    let answer = prepared.answer(Decoded::default());
+    let oracle = &answer.oracle;
     let shape = prepared.plan.tensors[oracle.output()].shape;
     let expected = oracle.expected(&inputs, &SHOWN_FOR);
     let classes = expected.iter().map(|e| match e.class {

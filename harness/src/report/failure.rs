@@ -15,6 +15,12 @@ pub fn describe(r: &CaseResult) -> String {
     let report_only = if r.gating { "" } else { "  (reported only: the contract does not bind this device)" };
     line(&mut text, &format!("{} on {}{report_only}", r.verdict.word().to_uppercase(), r.device));
     line(&mut text, &format!("  case      {}", r.case));
+    if r.decoded_by_build {
+        line(
+            &mut text,
+            "  weights   decoded-by-build: their values are what this build's own decoder makes of the bytes",
+        );
+    }
     if let Some(why) = &r.why {
         line(&mut text, &format!("  why       {why}"));
     }

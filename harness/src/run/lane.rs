@@ -2,13 +2,15 @@
 //! the first.
 
 use std::thread;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use conform_cases::case::Case;
+use conform_cases::inputs::Decoded;
 use conform_cases::judge::{Check, Failure};
 use conform_cases::model::Kernels;
 
 use super::pool::Pool;
+use super::prepare::Judged;
 use super::{Event, Prepared};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Outcome, Times as WorkerTimes};
@@ -38,15 +40,16 @@ impl Execute {
 
 /// Takes a case through all devices.
 pub(super) fn execute_case(case: &Case, pools: &[Pool], patience: Duration, emit: &mut dyn FnMut(Event)) {
-    let prepared = match Prepared::new(case) {
+    let prepared = match Prepared::new(case, pools.iter().map(|pool| pool.found.info.capabilities).collect()) {
         Ok(prepared) => prepared,
         Err(why) => return emit(Event::Skipped { case: case.id(), why }),
     };
     thread::scope(|scope| {
-        // Without a thread the oracle computes when the first device has answered.
-        let _ = thread::Builder::new().spawn_scoped(scope, || {
-            prepared.oracle_for(pools.iter().map(|pool| &pool.found.info.capabilities));
-        });
+        // Without a thread, or where the weights are not known yet, the oracle computes when the first device has
+        // answered.
+        if !prepared.is_decoded_by_build() {
+            let _ = thread::Builder::new().spawn_scoped(scope, || prepared.answer(Decoded::default()));
+        }
         pools.iter().for_each(|pool| on_device(pool, &prepared, patience, emit));
     });
     emit(Event::CaseDone);
@@ -154,15 +157,12 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
 }
 
 fn judge_bytes(pool: &Pool, prepared: &Prepared, results: &Shared) -> CaseResult {
-    let info = &pool.found.info;
-    // Waits for the oracle, so that its time is not counted as the judge's.
-    let (_, oracle_time) = prepared.oracle();
-    let started = Instant::now();
-    let mut judgement = prepared.judge(&info.capabilities, results);
+    let Judged { mut judgement, oracle, judge } = prepared.judge(&pool.found.info.capabilities, results);
     judgement.checks.insert(0, Check::passed("support"));
-    let mut result = CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Pass, None).judged(judgement);
-    result.times.oracle = micros(oracle_time);
-    result.times.judge = micros(started.elapsed());
+    let mut result = CaseResult::bare(&prepared.plan.case, &pool.found.info.key, Verdict::Pass, None).judged(judgement);
+    result.decoded_by_build = prepared.is_decoded_by_build();
+    result.times.oracle = micros(oracle);
+    result.times.judge = micros(judge);
     result
 }
 

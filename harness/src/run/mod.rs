@@ -21,7 +21,7 @@ use crate::worker::Limits;
 
 use lane::execute_case;
 use pool::Pool;
-pub use prepare::Prepared;
+pub use prepare::{Answer, Judged, Prepared};
 
 /// What a run knows before it starts.
 #[derive(Clone, Debug)]

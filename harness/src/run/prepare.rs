@@ -1,11 +1,14 @@
 //! A case made ready: plan, inputs in shared memory, and the oracle's answer.
 
-use std::sync::OnceLock;
+use std::hash::{DefaultHasher, Hasher};
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
-use conform_cases::inputs::Inputs;
-use conform_cases::judge::{Capabilities, Execution, Judgement, Oracle, POISONS, judge};
+use conform_cases::inputs::{Decoded, Inputs};
+use conform_cases::judge::{
+    Capabilities, Execution, Judgement, Oracle, POISONS, decoded_check, judge, without_right_values,
+};
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;
@@ -23,19 +26,52 @@ pub struct Prepared {
     pub inputs: Shared,
     /// Time spent on generating them.
     pub generate: Duration,
-    oracle: OnceLock<(Box<dyn Oracle>, Duration)>,
+    /// The devices it will be judged on.
+    devices: Vec<Capabilities>,
+    /// One for all devices, or one for each way in which builds decoded the weights.
+    answers: Mutex<Vec<Arc<Answer>>>,
+}
+
+/// The right values of a case.
+pub struct Answer {
+    /// What a build decoded; nothing where the weights are decoded here.
+    decoded: Decoded,
+    hash: u64,
+    /// The right values.
+    pub oracle: Box<dyn Oracle>,
+    /// Time spent on computing them.
+    pub time: Duration,
+}
+
+/// What was left behind, judged.
+pub struct Judged {
+    /// The outcome.
+    pub judgement: Judgement,
+    /// Time spent on the right values, once for all devices that share them.
+    pub oracle: Duration,
+    /// Time spent on comparing.
+    pub judge: Duration,
 }
 
 impl Prepared {
-    /// Generates a case's inputs. The error is one line: this machine has not the memory for it.
-    pub fn new(case: &Case) -> Result<Self, String> {
+    /// Generates a case's inputs. The error is one line: this machine has not the memory for it. What judging the devices
+    /// needs is computed with the right values.
+    pub fn new(case: &Case, devices: Vec<Capabilities>) -> Result<Self, String> {
         let started = Instant::now();
         let plan = case.plan();
         let layout = Layout::new(&plan, POISONS.len());
         fits_in_memory(case, &layout)?;
         let mut inputs = Shared::create(layout.input_bytes).map_err(|e| e.to_string())?;
         case.fill_all(&plan, &layout, inputs.bytes_mut());
-        Ok(Prepared { case: case.clone(), plan, layout, inputs, generate: started.elapsed(), oracle: OnceLock::new() })
+        Ok(Prepared {
+            case: case.clone(),
+            plan,
+            layout,
+            inputs,
+            generate: started.elapsed(),
+            devices,
+            answers: Mutex::default(),
+        })
     }
 
     /// The inputs as the case's own code sees them.
@@ -62,27 +98,50 @@ impl Prepared {
         }
     }
 
+    /// True if the right values depend on what a build makes of the weights.
+    pub fn is_decoded_by_build(&self) -> bool {
+        self.layout.decoded.iter().any(Option::is_some)
+    }
+
     /// Judges what an execution left behind.
-    pub fn judge(&self, device: &Capabilities, results: &Shared) -> Judgement {
-        let execution =
-            Execution { plan: &self.plan, layout: &self.layout, inputs: self.inputs.bytes(), results: results.bytes() };
-        judge(device, self.oracle().0, &execution)
+    pub fn judge(&self, device: &Capabilities, results: &Shared) -> Judged {
+        let decoded = Decoded::read(&self.plan, &self.layout, results.bytes());
+        let execution = |decoded| Execution {
+            plan: &self.plan,
+            layout: &self.layout,
+            inputs: self.inputs.bytes(),
+            results: results.bytes(),
+            decoded,
+        };
+        let started = Instant::now();
+        if let Some(check) = decoded_check(&self.plan, &decoded).filter(|check| check.failure().is_some()) {
+            let judgement = without_right_values(device, check, &execution(&decoded));
+            return Judged { judgement, oracle: Duration::ZERO, judge: started.elapsed() };
+        }
+        // Waits for the right values, so that their time is not counted as the judge's.
+        let answer = self.answer(decoded);
+        let started = Instant::now();
+        let judgement = judge(device, &*answer.oracle, &execution(&answer.decoded));
+        Judged { judgement, oracle: answer.time, judge: started.elapsed() }
     }
 
-    /// The right values, computed at the first call, and how long that took.
-    pub fn oracle(&self) -> (&dyn Oracle, Duration) {
-        self.oracle_for([])
-    }
-
-    /// The same, with all that judging these devices needs.
-    pub fn oracle_for<'a>(&self, devices: impl IntoIterator<Item = &'a Capabilities>) -> (&dyn Oracle, Duration) {
-        let (oracle, time) = self.oracle.get_or_init(|| {
-            let started = Instant::now();
-            let oracle = self.case.body().oracle(&self.inputs());
-            devices.into_iter().for_each(|device| oracle.prepare(&self.inputs(), device));
-            (oracle, started.elapsed())
-        });
-        (&**oracle, *time)
+    /// The right values where weights are what a build decoded (nothing, where they are decoded here), computed at the
+    /// first call. Builds that decode to the same bits share them.
+    pub fn answer(&self, decoded: Decoded) -> Arc<Answer> {
+        let mut hasher = DefaultHasher::new();
+        (0..self.plan.tensors.len()).for_each(|i| hasher.write(decoded.tensor(i)));
+        let hash = hasher.finish();
+        let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(known) = answers.iter().find(|a| a.hash == hash && a.decoded == decoded) {
+            return known.clone();
+        }
+        let started = Instant::now();
+        let inputs = self.inputs().with_decoded(&decoded);
+        let oracle = self.case.body().oracle(&inputs);
+        self.devices.iter().for_each(|device| oracle.prepare(&inputs, device));
+        let answer = Arc::new(Answer { decoded, hash, oracle, time: started.elapsed() });
+        answers.push(answer.clone());
+        answer
     }
 }
 

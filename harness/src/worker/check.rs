@@ -6,8 +6,8 @@ use conform_cases::plan::{Layout, Plan, Role, Tensor};
 /// Checks a plan and its layout against the lengths of the mapped files; an error is one line.
 pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, results: usize) -> Result<(), String> {
     let count = plan.tensors.len();
-    if layout.source.len() != count || layout.readback.len() != count || layout.results.iter().any(|r| r.len() != count)
-    {
+    let lists = [&layout.source, &layout.readback, &layout.decoded];
+    if lists.into_iter().chain(&layout.results).any(|list| list.len() != count) {
         return Err(format!("layout does not list each of the plan's {count} tensors"));
     }
     if layout.results.len() != runs {
@@ -16,9 +16,8 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
     for (i, tensor) in plan.tensors.iter().enumerate() {
         let bytes =
             allocation(tensor).ok_or_else(|| format!("tensor {i} '{}' has an impossible shape", tensor.name))?;
-        let fits = |at: usize, file: usize| at.checked_add(bytes).is_some_and(|end| end <= file);
-        let place = |what: &str, at: Option<usize>, file: usize, needed: bool| match at {
-            Some(at) if fits(at, file) => Ok(()),
+        let place = |what: &str, bytes: usize, at: Option<usize>, file: usize, needed: bool| match at {
+            Some(at) if at.checked_add(bytes).is_some_and(|end| end <= file) => Ok(()),
             None if !needed => Ok(()),
             None => Err(format!("tensor {i} '{}' has no {what} in the layout", tensor.name)),
             Some(at) => {
@@ -26,11 +25,22 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
             }
         };
         let output = tensor.role == Role::Output;
-        place("source", layout.source[i], inputs, !output)?;
-        place("readback", layout.readback[i], results, false)?;
+        place("source", bytes, layout.source[i], inputs, !output)?;
+        place("readback", bytes, layout.readback[i], results, false)?;
         for run in &layout.results {
-            place("results", run[i], results, output)?;
+            place("results", bytes, run[i], results, output)?;
         }
+        let is_decoded = !output && tensor.ty.is_decoded_by_build();
+        if layout.decoded[i].is_some() && !is_decoded {
+            return Err(format!(
+                "tensor {i} '{}' is to be decoded and is no input of a type that needs it",
+                tensor.name
+            ));
+        }
+        // The view lies in the allocation, so its elements can be counted; four bytes each may still be too many.
+        let numbers = tensor.elements().checked_mul(4);
+        let numbers = numbers.ok_or_else(|| format!("tensor {i} '{}' has too many elements", tensor.name))?;
+        place("decoded numbers", numbers, layout.decoded[i], results, is_decoded)?;
     }
     for (i, step) in plan.steps.iter().enumerate() {
         if let Some(t) = step.tensors().into_iter().find(|t| *t >= count) {
@@ -96,6 +106,13 @@ mod tests {
         assert!(why(|_, l| l.results[1][1] = Some(1 << 20)).contains("do not fit"));
         assert!(why(|_, l| l.source[0] = None).contains("no source"));
         assert!(why(|_, l| l.readback.truncate(1)).contains("does not list each"));
+        assert!(why(|_, l| l.decoded.truncate(1)).contains("does not list each"));
+        assert!(why(|_, l| l.decoded[0] = Some(0)).contains("no input of a type that needs it"));
+        assert!(why(|_, l| l.decoded[1] = Some(0)).contains("no input of a type that needs it"));
+        let blocks = |p: &mut Plan| p.tensors[0] = Tensor::whole("x", ElemType::Iq4Nl, [32, 2, 1, 1], Role::Input);
+        assert!(why(|p, _| blocks(p)).contains("no decoded numbers in the layout"));
+        let numbers = |p: &mut Plan, l: &mut Layout| (blocks(p), l.decoded[0] = Some(700)).1;
+        assert!(why(numbers).contains("256 bytes of decoded numbers at 700 do not fit"));
         assert!(why(|_, l| l.results.truncate(1)).contains("results of 1 runs"));
     }
 }

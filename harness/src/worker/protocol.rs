@@ -1,4 +1,4 @@
-//! The worker protocol, version 1: all that is needed to write a worker in another language.
+//! The worker protocol, version 2: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":1,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":2,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -49,18 +49,25 @@
 //! lie in the two files. Map `inputs` read-only and `results` writable; both
 //! exist for the length of the request only.
 //!
-//! 1. Allocate every tensor (`parent`, the whole allocation). If a step is not
+//! 1. Decode each tensor that has `layout.decoded`: an input of a type whose
+//!    numbers the parent can't tell. Take its bytes from `inputs`, where
+//!    `layout.source` says, and write what they mean to `results`, as
+//!    little-endian f32: the values of its view, row after row (`shape[0]` of
+//!    them a row, rows in the order of dimensions 1, 2 and 3). This comes first,
+//!    so that no kernel that is to be judged by these numbers has run yet. A
+//!    worker that has no decoder of the type answers `unsupported`.
+//! 2. Allocate every tensor (`parent`, the whole allocation). If a step is not
 //!    supported answer `unsupported`; a worker that accepts a plan must be able
 //!    to run it.
-//! 2. Write every tensor that has `layout.source`: its allocation lies there in
+//! 3. Write every tensor that has `layout.source`: its allocation lies there in
 //!    `inputs`.
-//! 3. For each run `r`, of as many as there are `poisons`: fill every output's
+//! 4. For each run `r`, of as many as there are `poisons`: fill every output's
 //!    allocation, and scratch memory if possible, with the little-endian 32-bit
 //!    word `poisons[r]`; run all steps in one go; copy each output's allocation
 //!    to `layout.results[r]` in `results`.
-//! 4. If the device lets inputs be read back, copy each from the device's own
+//! 5. If the device lets inputs be read back, copy each from the device's own
 //!    memory to `layout.readback`.
-//! 5. Free everything, and only then answer. After the answer the worker must
+//! 6. Free everything, and only then answer. After the answer the worker must
 //!    not touch `results` again.
 //!
 //! A device error in any of this is `failed` with the stage and one line of
@@ -77,7 +84,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 1;
+pub const PROTOCOL: u32 = 2;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -192,7 +199,7 @@ pub enum Outcome {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Stage {
-    /// Allocating tensors, building kernels.
+    /// Decoding weights, allocating tensors, building kernels.
     Load,
     /// Uploading inputs or poison.
     Write,
@@ -217,7 +224,7 @@ impl std::fmt::Display for Stage {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Times {
-    /// Allocating tensors, building kernels.
+    /// Decoding weights, allocating tensors, building kernels.
     pub load: u64,
     /// Writing inputs and poison.
     pub upload: u64,
@@ -322,8 +329,8 @@ mod tests {
     #[test]
     fn messages_have_the_documented_text() {
         let text = |m: &Reply| String::from_utf8(encode(m, MAX_REPLY).unwrap()).unwrap();
-        let hello = Reply::Hello { protocol: 1, program: "p".into() };
-        assert_eq!(text(&hello), "{\"type\":\"hello\",\"protocol\":1,\"program\":\"p\"}\n");
+        let hello = Reply::Hello { protocol: 2, program: "p".into() };
+        assert_eq!(text(&hello), "{\"type\":\"hello\",\"protocol\":2,\"program\":\"p\"}\n");
         let ran = Reply::Ran { seq: 7, case: "c".into(), outcome: Outcome::Done {}, times: Times::default() };
         assert_eq!(
             text(&ran),
@@ -352,9 +359,9 @@ mod tests {
 
     #[test]
     fn another_version_is_named() {
-        let why = decode_hello(br#"{"type":"hello","protocol":2,"new":[]}"#).unwrap_err();
-        assert!(why.contains("speaks protocol 2"), "{why}");
+        let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
+        assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":1,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":2,"program":"p"}"#), Ok("p".into()));
     }
 }

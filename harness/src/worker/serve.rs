@@ -11,7 +11,8 @@ use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::time::Instant;
 
-use conform_cases::plan::Role;
+use conform_cases::formats::ElemType;
+use conform_cases::plan::{Layout, Plan, Role};
 use memmap2::{Mmap, MmapMut};
 
 use super::protocol::{
@@ -168,10 +169,12 @@ fn execute(
     times: &mut Times,
 ) -> Result<(), Outcome> {
     let (plan, layout) = (&run.plan, &run.layout);
-    timed(&mut times.load, || device.load(plan)).map_err(|e| match e {
+    let not_loaded = |e| match e {
         LoadError::Unsupported(why) => Outcome::Unsupported { why },
         LoadError::Device(e) => failed(Stage::Load, e),
-    })?;
+    };
+    timed(&mut times.load, || decode_inputs(device, plan, layout, inputs, results)).map_err(not_loaded)?;
+    timed(&mut times.load, || device.load(plan)).map_err(not_loaded)?;
     let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Output);
     timed(&mut times.upload, || {
         for (i, tensor) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
@@ -215,6 +218,46 @@ fn execute(
         Ok(())
     })
     .map_err(|e| failed(Stage::Read, e))
+}
+
+/// Values decoded in one call where rows lie one after the other.
+const DECODED_AT_ONCE: usize = 1 << 16;
+
+/// Leaves the numbers of those inputs behind that the parent cannot decode.
+fn decode_inputs(
+    device: &dyn Device,
+    plan: &Plan,
+    layout: &Layout,
+    inputs: &[u8],
+    results: &mut [u8],
+) -> Result<(), LoadError> {
+    for (i, t) in plan.tensors.iter().enumerate() {
+        let (Some(source), Some(to)) = (layout.source[i], layout.decoded[i]) else { continue };
+        let stored = &inputs[source..source + t.parent_bytes()];
+        let numbers = &mut results[to..to + 4 * t.elements()];
+        if t.is_contiguous() {
+            let rows = (DECODED_AT_ONCE / t.shape[0]).max(1);
+            let parts = stored.chunks(rows * t.row_bytes()).zip(numbers.chunks_mut(rows * 4 * t.shape[0]));
+            for (blocks, to) in parts {
+                decode_part(device, t.ty, blocks, to)?;
+            }
+            continue;
+        }
+        let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
+        for (at, to) in rows.zip(numbers.chunks_exact_mut(4 * t.shape[0])) {
+            decode_part(device, t.ty, &stored[t.row_range(at)], to)?;
+        }
+    }
+    Ok(())
+}
+
+fn decode_part(device: &dyn Device, ty: ElemType, blocks: &[u8], to: &mut [u8]) -> Result<(), LoadError> {
+    let mut values = vec![0.0f32; to.len() / 4];
+    device.decode(ty, blocks, &mut values)?;
+    for (bytes, value) in to.chunks_exact_mut(4).zip(&values) {
+        bytes.copy_from_slice(&value.to_le_bytes());
+    }
+    Ok(())
 }
 
 fn failed(stage: Stage, DeviceError(why): DeviceError) -> Outcome {

@@ -137,7 +137,7 @@ impl Shared {
             starts.extend(run.iter().flatten().map(|at| (*at, *poison)));
         }
         let first = poisons.first().copied().unwrap_or(0);
-        starts.extend(layout.readback.iter().flatten().map(|at| (*at, first)));
+        starts.extend(layout.readback.iter().chain(&layout.decoded).flatten().map(|at| (*at, first)));
         starts.sort_unstable();
         let ends = starts.iter().skip(1).map(|s| s.0).chain([bytes.len()]);
         for ((start, poison), end) in starts.iter().zip(ends) {
@@ -208,7 +208,7 @@ mod tests {
     #[test]
     fn poison_covers_everything() {
         let out = Tensor::whole("o", ElemType::F32, [3, 1, 1, 1], Role::Output);
-        let x = Tensor::whole("x", ElemType::F32, [3, 1, 1, 1], Role::Input);
+        let x = Tensor::whole("x", ElemType::Q2_0, [64, 1, 1, 1], Role::Input);
         let plan = Plan { case: String::new(), tensors: vec![out, x], steps: vec![] };
         let layout = Layout::new(&plan, 2);
         let mut results = Shared::create(layout.result_bytes).unwrap();

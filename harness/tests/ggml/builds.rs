@@ -3,13 +3,17 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::process::Command;
+use std::sync::mpsc;
 use std::time::Duration;
 
+use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32};
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 use conform_harness::backend::ggml::{Build, DIR, GgmlDriver};
 use conform_harness::backend::{Device, Driver, Probe};
 use conform_harness::discover::{Found, Source, discover};
+use conform_harness::result::Verdict;
+use conform_harness::run::{Event, Settings, run};
 use conform_harness::worker::protocol::Outcome;
 use conform_harness::worker::{Attempt, Launch, Limits, Supervisor};
 
@@ -110,6 +114,43 @@ fn views_are_views() {
                 );
             }
         }
+    }
+}
+
+/// Weights that only the build decodes are judged by what it decodes, views included.
+#[test]
+fn what_a_build_decodes_is_what_its_products_are_judged_by() {
+    for build in builds() {
+        let found = devices(&build);
+        let usual = |key: &str| key.ends_with("-cpu-x64") || key.ends_with("-cpu-haswell");
+        let Some(found) = found.into_iter().find(|f| usual(&f.info.key)) else { continue };
+        let cases = ElemType::DECODED_BY_BUILD.into_iter().flat_map(|w| {
+            let k = 3 * w.block_len();
+            ["", ",wv=kme"].map(|view| {
+                let id = format!("mul_mat_id/w={w},x=f32,e=3,u=2,m=8,n=2,k={k}{view}/route=shuffle,data=normal/v1-1");
+                id.parse::<Case>().unwrap()
+            })
+        });
+        let (send, events) = mpsc::channel();
+        run(&Settings { jobs: 1, ..Settings::default() }, vec![found], cases, &send).unwrap();
+        drop(send);
+        let mut judged = 0;
+        for event in events {
+            let Event::Result(result) = event else { continue };
+            match result.verdict {
+                Verdict::Pass => {
+                    assert!(result.decoded_by_build, "{}", result.case);
+                    judged += 1;
+                }
+                Verdict::Unsupported => {
+                    let why = result.why.unwrap();
+                    assert!(why.starts_with("this build has no type "), "{}: {why}", result.case);
+                }
+                _ => panic!("{result:?}"),
+            }
+        }
+        // The oldest have 14 of the 17 types.
+        assert!(judged >= 28, "{build}: {judged}");
     }
 }
 

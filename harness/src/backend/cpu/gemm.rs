@@ -51,7 +51,7 @@ pub(super) fn gemm(tiles: Tiles<'_>, weights: Weights<'_>, rows: &[f32], sizes: 
                 ElemType::Q4K => task.multiply_rows(w, decode_k::q4_k),
                 ElemType::Q6K => task.multiply_rows(w, decode_k::q6_k),
                 // Refused when the plan was loaded; mxfp4 is interleaved.
-                ElemType::Mxfp4 | ElemType::I32 | ElemType::U16 | ElemType::U32 | ElemType::U64 => {}
+                _ => {}
             },
         }
     });

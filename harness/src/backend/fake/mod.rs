@@ -18,6 +18,7 @@ use std::ops::Range;
 use std::sync::LazyLock;
 use std::time::Duration;
 
+use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Role};
 
 use super::cpu::{CpuDevice, Stages};
@@ -134,6 +135,10 @@ impl FakeDevice {
 impl Device for FakeDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn decode(&self, ty: ElemType, blocks: &[u8], out: &mut [f32]) -> Result<(), LoadError> {
+        self.inner.decode(ty, blocks, out)
     }
 
     fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {

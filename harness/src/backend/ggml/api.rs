@@ -1,4 +1,4 @@
-//! ggml's functions as this driver calls them: opaque pointers, and no struct of ggml's but one.
+//! ggml's functions as this driver calls them: opaque pointers, and few structs of ggml's.
 //!
 //! The signatures have not changed from early 2025 (b4753) to ggml 0.26. What
 //! came or went in that time is optional here and looked for by name.
@@ -48,6 +48,18 @@ pub(super) struct InitParams {
     pub(super) mem_size: usize,
     pub(super) mem_buffer: *mut c_void,
     pub(super) no_alloc: bool,
+}
+
+/// `ggml_type_traits`: what follows is not looked at. The same from b4753 to v0.5.0.
+#[repr(C)]
+pub(super) struct TypeTraits {
+    pub(super) type_name: *const c_char,
+    pub(super) blck_size: i64,
+    pub(super) blck_size_interleave: i64,
+    pub(super) type_size: usize,
+    pub(super) is_quantized: bool,
+    /// From blocks to so many numbers.
+    pub(super) to_float: Option<unsafe extern "C" fn(*const c_void, *mut f32, i64)>,
 }
 
 /// `ggml_backend_feature`: a name and a value, both strings.
@@ -107,6 +119,7 @@ functions! {
         ggml_type_name(c_int) -> *const c_char;
         ggml_blck_size(c_int) -> i64;
         ggml_row_size(c_int, i64) -> usize;
+        ggml_get_type_traits(c_int) -> *const TypeTraits;
         ggml_tensor_overhead() -> usize;
         ggml_graph_overhead() -> usize;
         ggml_init(InitParams) -> *mut RawContext;

@@ -6,6 +6,7 @@
 use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
+use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Role, Step};
 
 use super::api::{BufferType, Tensor};
@@ -14,6 +15,7 @@ use super::graph::Loaded;
 use super::library::Ggml;
 use super::log;
 use super::memory::Backend;
+use super::types;
 use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
 use crate::select::spread;
 
@@ -84,6 +86,10 @@ impl GgmlDevice {
 impl Device for GgmlDevice {
     fn info(&self) -> &DeviceInfo {
         &self.info
+    }
+
+    fn decode(&self, ty: ElemType, blocks: &[u8], out: &mut [f32]) -> Result<(), LoadError> {
+        types::decode(self.ggml, ty, blocks, out)
     }
 
     fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {

@@ -1,6 +1,6 @@
-//! ggml's numbers of element types, found by their names.
+//! ggml's element types, found by their names: their numbers, and what their blocks mean.
 
-// Reads names that the library hands out.
+// Reads names and calls routines that the library hands out.
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
@@ -8,6 +8,8 @@ use std::ffi::{c_char, c_int, c_void};
 use conform_cases::formats::ElemType;
 
 use super::library::Ggml;
+use super::memory::Context;
+use crate::backend::{DeviceError, LoadError};
 
 /// More types than ggml has ever had.
 const MOST: c_int = 128;
@@ -32,6 +34,32 @@ pub(super) fn number(ggml: &Ggml, ty: ElemType) -> Result<c_int, String> {
         ));
     }
     Ok(number)
+}
+
+/// Decodes whole blocks with the build's own routine. The error says why it cannot.
+pub(super) fn decode(ggml: &'static Ggml, ty: ElemType, blocks: &[u8], out: &mut [f32]) -> Result<(), LoadError> {
+    let unsupported = LoadError::Unsupported;
+    let number = number(ggml, ty).map_err(unsupported)?;
+    // Old builds look f16 numbers up in a table that the first context fills.
+    Context::of_tensors(ggml, 0)?;
+    // SAFETY: the number is that of a type, and the table of types lives as long as the library.
+    let traits = unsafe { (ggml.base.ggml_get_type_traits)(number).as_ref() };
+    let traits = traits.ok_or_else(|| unsupported(format!("this build tells nothing of {ty}")))?;
+    // What the build says by functions must stand in the struct too, else its layout is not the one that is known.
+    if (usize::try_from(traits.blck_size), traits.type_size) != (Ok(ty.block_len()), ty.block_bytes()) {
+        return Err(unsupported(format!("this build's table of types has a layout that is not known here ({ty})")));
+    }
+    let Some(to_float) = traits.to_float else {
+        return Err(unsupported(format!("this build has no decoder of {ty}")));
+    };
+    let count = i64::try_from(out.len()).ok().filter(|_| {
+        out.len().is_multiple_of(ty.block_len()) && blocks.len() == out.len() / ty.block_len() * ty.block_bytes()
+    });
+    let count = count.ok_or_else(|| DeviceError(format!("{} bytes are not {} of {ty}", blocks.len(), out.len())))?;
+    // SAFETY: the routine reads so many elements in whole blocks, and the block's size is the build's own; it writes as
+    // many numbers, for which there is room.
+    unsafe { to_float(blocks.as_ptr().cast::<c_void>(), out.as_mut_ptr(), count) };
+    Ok(())
 }
 
 /// The names of all types, in the order of their numbers.

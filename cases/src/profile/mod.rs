@@ -1,5 +1,7 @@
 //! Named selections of cases.
 
+mod ggml_grid;
+
 use crate::case::{Case, OPS};
 use crate::id::words;
 
@@ -14,11 +16,15 @@ words! {
         Random = "random",
         /// Cases that once failed somewhere.
         Corpus = "corpus",
+        /// Drawn matmuls of the weight types that only a ggml build decodes, under a fresh seed unless one is given.
+        GgmlTypes = "ggml-types",
+        /// The grid of ggml's own backend test, which is the same in every run.
+        GgmlGrid = "ggml-grid",
     }
 }
 
 /// The regression corpus: one id a line, then `#` and what failed there.
-const CORPUS: &str = include_str!("../../golden/corpus.txt");
+const CORPUS: &str = include_str!("../../../golden/corpus.txt");
 
 impl Profile {
     /// The seed of a profile whose cases are the same in every run.
@@ -29,16 +35,33 @@ impl Profile {
         match self {
             Profile::Smoke => 1_100,
             Profile::Full => 20_000,
-            Profile::Random => 1_000,
-            Profile::Corpus => 0,
+            Profile::Random | Profile::GgmlTypes => 1_000,
+            Profile::Corpus | Profile::GgmlGrid => 0,
+        }
+    }
+
+    /// True for profiles of drawn cases alone, which are others in every run.
+    pub fn is_fresh(self) -> bool {
+        matches!(self, Profile::Random | Profile::GgmlTypes)
+    }
+
+    /// The `index`-th drawn case under a seed.
+    pub fn draw(self, seed: u64, index: u64) -> Case {
+        match self {
+            Profile::GgmlTypes => Case::draw_by_build(seed, index),
+            _ => Case::draw(seed, index),
         }
     }
 
     /// The cases of a profile, in order: the corpus first, so that what once failed is seen first.
     pub fn cases(self, seed: u64, drawn: u64) -> impl Iterator<Item = Case> {
-        let corpus = if self == Profile::Random { Vec::new() } else { corpus() };
-        let named = if matches!(self, Profile::Random | Profile::Corpus) { Vec::new() } else { named() };
-        corpus.into_iter().chain(named).chain((0..drawn).map(move |i| Case::draw(seed, i)))
+        let fixed = match self {
+            Profile::Smoke | Profile::Full => [corpus(), named()].concat(),
+            Profile::Corpus => corpus(),
+            Profile::GgmlGrid => ggml_grid::cases(),
+            Profile::Random | Profile::GgmlTypes => Vec::new(),
+        };
+        fixed.into_iter().chain((0..drawn).map(move |i| self.draw(seed, i)))
     }
 }
 
@@ -85,6 +108,24 @@ mod tests {
         }
         assert_eq!(ids.len(), 4000);
         assert!(operations / 4000 <= 2_000_000, "mean {}", operations / 4000);
+    }
+
+    #[test]
+    fn drawn_types_are_those_of_builds() {
+        let ids: Vec<String> = Profile::GgmlTypes.cases(7, 2000).map(|c| c.id()).collect();
+        for id in &ids {
+            let case: Case = id.parse().unwrap();
+            assert_eq!(case.id(), *id);
+            assert!(case.plan().tensors[0].ty.is_decoded_by_build(), "{id}");
+            let cost = case.body().cost();
+            assert!(
+                cost.operations <= Cost::MAX_OPERATIONS && cost.input_elements <= Cost::MAX_INPUT_ELEMENTS,
+                "{id}: {cost:?}"
+            );
+        }
+        for ty in crate::formats::ElemType::DECODED_BY_BUILD {
+            assert!(ids.iter().filter(|id| id.contains(&format!("w={ty},"))).count() >= 60, "{ty}");
+        }
     }
 
     #[test]
