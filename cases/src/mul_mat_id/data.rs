@@ -2,6 +2,7 @@
 //!
 //! The narrow alphabet of [`distributions`](super::distributions) makes the bytes the same on every host.
 
+use half::vec::HalfFloatVecExt;
 use half::{bf16, f16};
 
 use super::distributions::{CONST, finite_f16, heavy, log_uniform, normal, power_of_two, sign, uniform, wider};
@@ -36,15 +37,16 @@ pub(super) fn fill_weights(case: &MulMatId, seed: u64, expert: usize, row: usize
         }
         return;
     }
-    for (i, element) in bytes.chunks_exact_mut(case.w.block_bytes()).enumerate() {
-        let mut value = plain_weight(case, stream.word(i as u64), seed, i);
-        if case.data == Data::Zeros && stream.at(1).one_in((i / 32) as u64, 2) {
-            value = 0.0;
-        }
-        if special_row && stream.at(2).one_in(i as u64, 32) {
-            value = special_value(stream.at(3).word(i as u64));
-        }
-        write_float(case.w, value, element);
+    let weight = |i: usize| match case.data {
+        Data::Zeros if stream.at(1).one_in((i / 32) as u64, 2) => 0.0,
+        Data::Special if special_row && stream.at(2).one_in(i as u64, 32) => special_value(stream.at(3).word(i as u64)),
+        _ => plain_weight(case, stream.word(i as u64), seed, i),
+    };
+    match case.data {
+        // The most common recipes, with nothing to decide for each value.
+        Data::Normal => fill_floats(case.w, bytes, |i| normal(stream.word(i as u64))),
+        Data::Uniform => fill_floats(case.w, bytes, |i| uniform(stream.word(i as u64))),
+        _ => fill_floats(case.w, bytes, weight),
     }
 }
 
@@ -57,15 +59,21 @@ fn special_value(word: u64) -> f64 {
     }
 }
 
-/// f16 is rounded by way of f32, which every host does alike.
-fn write_float(ty: ElemType, value: f64, out: &mut [u8]) {
-    let value = if value.is_nan() { f32::from_bits(0x7fc0_0000) } else { value as f32 };
+/// Writes a row of floating-point numbers. f16 and bf16 are rounded by way of f32, which every host does alike.
+fn fill_floats(ty: ElemType, bytes: &mut [u8], value: impl Fn(usize) -> f64) {
+    let rounded = |i| match value(i) {
+        value if value.is_nan() => f32::from_bits(0x7fc0_0000),
+        value => value as f32,
+    };
+    let values = (0..bytes.len() / ty.block_bytes()).map(rounded);
+    let words = bytes.as_chunks_mut::<2>().0.iter_mut();
     match ty {
-        ElemType::F16 if value.is_nan() => out.copy_from_slice(&0x7e00u16.to_le_bytes()),
-        ElemType::Bf16 if value.is_nan() => out.copy_from_slice(&0x7fc0u16.to_le_bytes()),
-        ElemType::Bf16 => out.copy_from_slice(&bf16::from_f32(value).to_le_bytes()),
-        ElemType::F16 => out.copy_from_slice(&f16::from_f32(value).to_le_bytes()),
-        _ => out.copy_from_slice(&value.to_le_bytes()),
+        ElemType::F16 => {
+            let halves = Vec::<f16>::from_f32_slice(&values.collect::<Vec<_>>());
+            words.zip(halves).for_each(|(to, half)| *to = half.to_le_bytes());
+        }
+        ElemType::Bf16 => words.zip(values).for_each(|(to, value)| *to = bf16::from_f32(value).to_le_bytes()),
+        _ => bytes.as_chunks_mut::<4>().0.iter_mut().zip(values).for_each(|(to, value)| *to = value.to_le_bytes()),
     }
 }
 
@@ -75,7 +83,6 @@ fn plain_weight(case: &MulMatId, word: u64, seed: u64, i: usize) -> f64 {
     match case.data {
         Data::Wide => (below(word, 2 * WIDE_INTEGER + 1) as f64 - WIDE_INTEGER as f64) * 0.25,
         data if data.has_small_codes() => small_weight(case, word, seed, i),
-        Data::Uniform => uniform(word),
         Data::Heavy => heavy(word),
         Data::Huge if is_f16 => uniform(word) * 65504.0,
         Data::Huge => log_uniform(word, 30, 60),
@@ -105,21 +112,21 @@ pub(super) fn fill_activations(case: &MulMatId, seed: u64, token: usize, row: us
     let exact = Exact::new(case.data, case.w, case.k);
     let special = case.data == Data::Special && stream.at(0).one_in(0, 4);
     let special_at = stream.at(0).below(1, case.k as u64) as usize;
-    for (i, element) in bytes.chunks_exact_mut(4).enumerate() {
-        let word = stream.word(i as u64);
-        let value = match case.data {
-            data if data.is_exact() => exact_activation(case, &exact, seed, word, i),
-            Data::Uniform => uniform(word),
-            Data::Loud => uniform(word) * 1e5,
-            Data::Heavy => heavy(word),
-            Data::Huge => log_uniform(word, 20, 48),
-            Data::Tiny => log_uniform(word, -149, -30),
-            Data::Const => CONST,
-            Data::Zeros if stream.at(1).one_in((i / ACTIVATION_BLOCK) as u64, 2) => 0.0,
-            Data::Special if special && i == special_at => special_value(stream.at(0).word(2)),
-            _ => normal(word),
-        };
-        write_float(ElemType::F32, value, element);
+    let word = |i: usize| stream.word(i as u64);
+    let activation = |i: usize| match case.data {
+        data if data.is_exact() => exact_activation(case, &exact, seed, word(i), i),
+        Data::Loud => uniform(word(i)) * 1e5,
+        Data::Heavy => heavy(word(i)),
+        Data::Huge => log_uniform(word(i), 20, 48),
+        Data::Tiny => log_uniform(word(i), -149, -30),
+        Data::Const => CONST,
+        Data::Zeros if stream.at(1).one_in((i / ACTIVATION_BLOCK) as u64, 2) => 0.0,
+        Data::Special if special && i == special_at => special_value(stream.at(0).word(2)),
+        _ => normal(word(i)),
+    };
+    match case.data {
+        Data::Uniform => fill_floats(ElemType::F32, bytes, |i| uniform(word(i))),
+        _ => fill_floats(ElemType::F32, bytes, activation),
     }
 }
 
@@ -147,7 +154,7 @@ pub(super) fn fill_poison(ty: ElemType, bytes: &mut [u8]) {
             let parts = Parts { scale: blocks::nan_scale(ty), codes: [3; 256], ..Parts::default() };
             ty.encode_block(&parts, block);
         } else {
-            write_float(ty, f64::NAN, block);
+            fill_floats(ty, block, |_| f64::NAN);
         }
     }
 }

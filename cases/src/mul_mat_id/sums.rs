@@ -3,11 +3,11 @@
 //! They depend on what a device makes of the activations and on nothing else of
 //! it, so one pass over the weights serves every device that multiplies the same.
 
-use ndarray::{Array2, ArrayView2};
+use ndarray::Array2;
 use rayon::prelude::*;
 
 use super::exact::ACTIVATION_BLOCK;
-use super::products::Magnitudes;
+use super::products::{FEW_ROWS, Magnitudes, dot};
 use super::quantise::{self, Block, Emulated, Envelope};
 use super::rows::RowSums;
 use super::tiles::{Tile, Walk};
@@ -188,15 +188,20 @@ impl Operands {
         let x_rows = walk.x_rows(&tile);
         let select = |of: &Array2<f64>| of.select(ndarray::Axis(0), &x_rows);
         let weight_rows = weights.sums(self.may_be_exact);
-        let magnitudes = |of: ArrayView2<'_, f64>, largest: &mut dyn Iterator<Item = f64>| Magnitudes::new(of, largest);
-        let mut y = select(&self.values).dot(&weights.w.t());
-        let x = self.magnitudes.select(&x_rows);
-        let (s, r2) = x.sums(&magnitudes(weights.w.view(), &mut weight_rows.iter().map(|row| row.max_abs)));
-        let plus = weights.plus.as_ref().map(|plus| {
-            let rows = plus.rows().into_iter();
-            let mut largest = rows.map(|row| row.fold(0.0, |m: f64, v| m.max(*v)));
-            x.sums(&magnitudes(plus.view(), &mut largest))
-        });
+        let (values, plus) = (select(&self.values), weights.plus.as_ref());
+        let ([mut y, s, r2], plus) = if x_rows.len() <= FEW_ROWS {
+            (dots(&values, &weights.w), plus.map(|plus| dots(&values, plus)).map(|[_, s, r2]| (s, r2)))
+        } else {
+            let x = self.magnitudes.select(&x_rows);
+            let sums = |of: &Array2<f64>, largest: &[f64]| x.sums(&Magnitudes::new(of.view(), largest.iter().copied()));
+            let largest: Vec<f64> = weight_rows.iter().map(|row| row.max_abs).collect();
+            let (s, r2) = sums(&weights.w, &largest);
+            let of_plus = |plus: &Array2<f64>| {
+                let rows = plus.rows().into_iter();
+                sums(plus, &rows.map(|row| row.fold(0.0, |m: f64, v| m.max(*v))).collect::<Vec<_>>())
+            };
+            ([values.dot(&weights.w.t()), s, r2], plus.map(of_plus))
+        };
         // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
         if let Some((stored, offsets)) =
             self.codes.as_ref().and_then(|c| c.stored.as_ref()).zip(weights.block_offsets())
@@ -212,4 +217,16 @@ impl Operands {
         });
         Part { tile, weight_rows, y, s, r2, plus, ties }
     }
+}
+
+/// The sums of every row of `x` and every row of weights, each `[x rows][weight rows]`.
+fn dots(x: &Array2<f64>, w: &Array2<f64>) -> [Array2<f64>; 3] {
+    let mut sums = [(); 3].map(|()| Array2::zeros((x.nrows(), w.nrows())));
+    for (r, w) in w.rows().into_iter().enumerate() {
+        for (slot, x) in x.rows().into_iter().enumerate() {
+            let of_rows = w.as_slice().zip(x.as_slice()).map_or([f64::NAN; 3], |(w, x)| dot(w, x));
+            sums.iter_mut().zip(of_rows).for_each(|(sums, sum)| sums[[slot, r]] = sum);
+        }
+    }
+    sums
 }

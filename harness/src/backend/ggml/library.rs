@@ -25,6 +25,8 @@ pub(super) struct Ggml {
     pub(super) core: Core,
     /// Where it came from.
     pub(super) files: Files,
+    /// The names of its element types, read when they are first asked for.
+    pub(super) type_names: OnceLock<Vec<String>>,
 }
 
 /// Why a module gave no backend.
@@ -61,7 +63,7 @@ impl Ggml {
         let core_library = open_core(&files).map_err(|why| in_file(&files.core, why))?;
         // SAFETY: as above, for the library that holds the registry.
         let core = unsafe { Core::resolve(&core_library) }.map_err(|why| in_file(&files.core, too_old(&why)))?;
-        Ok(Ggml { base, core, files })
+        Ok(Ggml { base, core, files, type_names: OnceLock::new() })
     }
 
     /// The backends that libggml is linked to; none where they are modules.

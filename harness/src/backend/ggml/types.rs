@@ -20,7 +20,8 @@ const LONGEST: usize = 128;
 /// The number of a type in this build. The error says what the build has instead.
 pub(super) fn number(ggml: &Ggml, ty: ElemType) -> Result<c_int, String> {
     let name = ty.name();
-    let number = names(ggml).position(|n| n.eq_ignore_ascii_case(name)).and_then(|n| c_int::try_from(n).ok());
+    let names = ggml.type_names.get_or_init(|| names(ggml).collect());
+    let number = names.iter().position(|n| n.eq_ignore_ascii_case(name)).and_then(|n| c_int::try_from(n).ok());
     let number = number.ok_or_else(|| format!("this build has no type {name}"))?;
     // SAFETY: the number is that of a type, as its name shows.
     let (elements, bytes) = unsafe {
