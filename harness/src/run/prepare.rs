@@ -154,3 +154,44 @@ fn fits_in_memory(case: &Case, layout: &Layout) -> Result<(), String> {
     }
     Ok(())
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(id: &str) -> Prepared {
+        Prepared::new(&id.parse().unwrap()).unwrap()
+    }
+
+    #[test]
+    fn one_oracle_serves_all_devices_and_builds_that_decode_alike() {
+        let plain = prepared("mul_mat_id/w=f32,x=f32,e=2,u=1,m=3,n=2,k=5/route=shuffle,data=normal/v1-1");
+        let early = plain.answer(Decoded::default());
+        plain.judge(&Capabilities::OWN, &plain.results().unwrap());
+        assert!(!plain.is_decoded_by_build());
+        assert_eq!(plain.answers.lock().unwrap().len(), 1);
+        assert!(Arc::ptr_eq(&early, &plain.answers.lock().unwrap()[0]));
+
+        let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
+        assert!(by_build.is_decoded_by_build());
+        let mut results = by_build.results().unwrap();
+        for (change, answers) in [(1.0f32, 1), (1.0, 1), (2.0, 2)] {
+            let at = by_build.layout.decoded[0].unwrap();
+            results.bytes_mut()[at..at + 4].copy_from_slice(&change.to_le_bytes());
+            by_build.judge(&Capabilities::OWN, &results);
+            assert_eq!(by_build.answers.lock().unwrap().len(), answers);
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_leave_nothing_to_compare() {
+        let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
+        let mut results = by_build.results().unwrap();
+        results.poison(&by_build.layout, &POISONS);
+        let judged = by_build.judge(&Capabilities::OWN, &results);
+        let failed: Vec<_> = judged.judgement.failures().map(|c| c.name.as_str()).collect();
+        // Nothing was read back either.
+        assert_eq!(failed, ["decoded", "inputs"]);
+        assert!(by_build.answers.lock().unwrap().is_empty());
+    }
+}

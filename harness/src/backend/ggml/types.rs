@@ -4,6 +4,7 @@
 #![allow(unsafe_code)]
 
 use std::ffi::{c_char, c_int, c_void};
+use std::sync::OnceLock;
 
 use conform_cases::formats::ElemType;
 
@@ -18,9 +19,12 @@ const MOST: c_int = 128;
 const LONGEST: usize = 128;
 
 /// The number of a type in this build. The error says what the build has instead.
-pub(super) fn number(ggml: &Ggml, ty: ElemType) -> Result<c_int, String> {
+pub(super) fn number(ggml: &'static Ggml, ty: ElemType) -> Result<c_int, String> {
+    // A process drives one build, and each name costs a search in the library's symbols.
+    static NAMES: OnceLock<Vec<String>> = OnceLock::new();
     let name = ty.name();
-    let number = names(ggml).position(|n| n.eq_ignore_ascii_case(name)).and_then(|n| c_int::try_from(n).ok());
+    let mut names = NAMES.get_or_init(|| names(ggml).collect()).iter();
+    let number = names.position(|n| n.eq_ignore_ascii_case(name)).and_then(|n| c_int::try_from(n).ok());
     let number = number.ok_or_else(|| format!("this build has no type {name}"))?;
     // SAFETY: the number is that of a type, as its name shows.
     let (elements, bytes) = unsafe {
