@@ -18,6 +18,12 @@ echo '--- oldest build: mul_mat_id'
 $conform run mul_mat_id --ggml "$builds/b4753" --timeout 10s --expect ci/expectations/ggml-cpu.toml \
     --device ggml-b4753-cpu-haswell --device ggml-b4753-cpu-haswell+repack
 
+echo '--- types that only a build decodes'
+for build in v0.5.0 b4753; do
+    $conform run --profile ggml-types --cases 300 --seed 5 --ggml "$builds/$build" --timeout 10s \
+        --device "ggml-$build-cpu-haswell"
+done
+
 echo '--- an abort inside the library is a crash of that case alone'
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

@@ -87,8 +87,11 @@ pub trait Device {
     fn info(&self) -> &DeviceInfo;
 
     /// Decodes whole blocks of a type that only the backend itself can decode: as many numbers as there are places.
-    fn decode(&self, ty: ElemType, _blocks: &[u8], _out: &mut [f32]) -> Result<(), LoadError> {
-        Err(LoadError::Unsupported(format!("this device has no decoder of {ty}")))
+    fn decode(&self, _ty: ElemType, _blocks: &[u8], _out: &mut [f32]) -> Result<(), LoadError> {
+        // One reason for all types, so that a summary has one line of it.
+        Err(LoadError::Unsupported(
+            "this device has no decoder of the weights' type, which only ggml builds have".into(),
+        ))
     }
 
     /// Allocates the plan's tensors and scratch, and answers whether every step is supported.

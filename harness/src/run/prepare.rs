@@ -1,6 +1,5 @@
 //! A case made ready: plan, inputs in shared memory, and the oracle's answer.
 
-use std::hash::{DefaultHasher, Hasher};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
@@ -36,7 +35,6 @@ pub struct Prepared {
 pub struct Answer {
     /// What a build decoded; nothing where the weights are decoded here.
     decoded: Decoded,
-    hash: u64,
     /// The right values.
     pub oracle: Box<dyn Oracle>,
     /// Time spent on computing them.
@@ -128,18 +126,15 @@ impl Prepared {
     /// The right values where weights are what a build decoded (nothing, where they are decoded here), computed at the
     /// first call. Builds that decode to the same bits share them.
     pub fn answer(&self, decoded: Decoded) -> Arc<Answer> {
-        let mut hasher = DefaultHasher::new();
-        (0..self.plan.tensors.len()).for_each(|i| hasher.write(decoded.tensor(i)));
-        let hash = hasher.finish();
         let mut answers = self.answers.lock().unwrap_or_else(PoisonError::into_inner);
-        if let Some(known) = answers.iter().find(|a| a.hash == hash && a.decoded == decoded) {
+        if let Some(known) = answers.iter().find(|a| a.decoded == decoded) {
             return known.clone();
         }
         let started = Instant::now();
         let inputs = self.inputs().with_decoded(&decoded);
         let oracle = self.case.body().oracle(&inputs);
         self.devices.iter().for_each(|device| oracle.prepare(&inputs, device));
-        let answer = Arc::new(Answer { decoded, hash, oracle, time: started.elapsed() });
+        let answer = Arc::new(Answer { decoded, oracle, time: started.elapsed() });
         answers.push(answer.clone());
         answer
     }
@@ -159,4 +154,45 @@ fn fits_in_memory(case: &Case, layout: &Layout) -> Result<(), String> {
         ));
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prepared(id: &str) -> Prepared {
+        Prepared::new(&id.parse().unwrap(), vec![Capabilities::OWN]).unwrap()
+    }
+
+    #[test]
+    fn one_oracle_serves_all_devices_and_builds_that_decode_alike() {
+        let plain = prepared("mul_mat_id/w=f32,x=f32,e=2,u=1,m=3,n=2,k=5/route=shuffle,data=normal/v1-1");
+        let early = plain.answer(Decoded::default());
+        plain.judge(&Capabilities::OWN, &plain.results().unwrap());
+        assert!(!plain.is_decoded_by_build());
+        assert_eq!(plain.answers.lock().unwrap().len(), 1);
+        assert!(Arc::ptr_eq(&early, &plain.answers.lock().unwrap()[0]));
+
+        let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
+        assert!(by_build.is_decoded_by_build());
+        let mut results = by_build.results().unwrap();
+        for (change, answers) in [(1.0f32, 1), (1.0, 1), (2.0, 2)] {
+            let at = by_build.layout.decoded[0].unwrap();
+            results.bytes_mut()[at..at + 4].copy_from_slice(&change.to_le_bytes());
+            by_build.judge(&Capabilities::OWN, &results);
+            assert_eq!(by_build.answers.lock().unwrap().len(), answers);
+        }
+    }
+
+    #[test]
+    fn values_that_are_not_finite_leave_nothing_to_compare() {
+        let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
+        let mut results = by_build.results().unwrap();
+        results.poison(&by_build.layout, &POISONS);
+        let judged = by_build.judge(&Capabilities::OWN, &results);
+        let failed: Vec<_> = judged.judgement.failures().map(|c| c.name.as_str()).collect();
+        // Nothing was read back either.
+        assert_eq!(failed, ["decoded", "inputs"]);
+        assert!(by_build.answers.lock().unwrap().is_empty());
+    }
 }

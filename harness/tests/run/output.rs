@@ -134,6 +134,20 @@ fn dumps_are_numpy_arrays_of_the_right_shape() {
     }
 }
 
+/// Where only a build decodes the weights their bytes are written, and nothing is expected.
+#[test]
+fn dumps_of_a_build_s_types_are_inputs_alone() {
+    let id = "mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1";
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| dir.path().join(name);
+    let text = conform(["show", id, "--dump", dir.path().to_str().unwrap()]).end().with(0).stdout;
+    assert!(text.contains("decoded-by-build: expected values need a build"), "{text}");
+    assert!(text.contains("only inputs are written"), "{text}");
+    assert_is_array(&fs::read(path("weights.blocks.npy")).unwrap(), &[1, 2, 3, 18], "weights");
+    assert_is_array(&fs::read(path("x.npy")).unwrap(), &[1, 2, 1, 64], "x");
+    assert!(["weights", "expected", "bound", "class"].iter().all(|name| !path(&format!("{name}.npy")).exists()));
+}
+
 const MAGIC: &[u8] = b"\x93NUMPY";
 
 /// The header of format version 1: magic, version, its length, and a Python dictionary.

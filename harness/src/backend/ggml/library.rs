@@ -25,7 +25,7 @@ pub(super) struct Ggml {
     pub(super) core: Core,
     /// Where it came from.
     pub(super) files: Files,
-    /// The names of its element types, read when they are first asked for.
+    /// The names of its element types, read once: each costs a search in the library's symbols.
     pub(super) type_names: OnceLock<Vec<String>>,
 }
 

@@ -18,7 +18,7 @@ const MOST: c_int = 128;
 const LONGEST: usize = 128;
 
 /// The number of a type in this build. The error says what the build has instead.
-pub(super) fn number(ggml: &Ggml, ty: ElemType) -> Result<c_int, String> {
+pub(super) fn number(ggml: &'static Ggml, ty: ElemType) -> Result<c_int, String> {
     let name = ty.name();
     let names = ggml.type_names.get_or_init(|| names(ggml).collect());
     let number = names.iter().position(|n| n.eq_ignore_ascii_case(name)).and_then(|n| c_int::try_from(n).ok());
