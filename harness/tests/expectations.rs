@@ -113,6 +113,17 @@ fn the_first_file_decides_and_one_that_met_nothing_is_named() {
 }
 
 #[test]
+fn one_entry_may_name_several_cases() {
+    let dir = tempfile::tempdir().unwrap();
+    let cases = format!("case = ['{WRONG}', 'top_k/c=9', 'top_k/c=8']");
+    let several = file(&dir, "several.toml", &format!("{cases}\nverdict = 'fail'"));
+    let run = run(&[WRONG], &[&several]);
+    assert_eq!(run.exit(), 0, "{}", run.stdout());
+    let unmet = format!("2 of 3 patterns met no result, first top_k/c=9 ({}, entry 1)", several.display());
+    assert!(run.stdout().contains(&unmet), "{}", run.stdout());
+}
+
+#[test]
 fn a_bad_file_is_a_configuration_error_in_one_line() {
     let dir = tempfile::tempdir().unwrap();
     let bad = file(&dir, "bad.toml", "case = 'argsort'\nverdict = 'fail'\nchek = 'order'");

@@ -21,8 +21,10 @@ pub enum Kernels {
     GgmlCpuPlain,
     /// ggml's CPU backend with weights in repack buffers.
     GgmlRepack,
-    /// ggml's Vulkan backend.
+    /// ggml's Vulkan backend, where it multiplies tiles from the ninth token on.
     GgmlVulkan,
+    /// ggml's Vulkan backend before January 2026: tiles from the second token on.
+    GgmlVulkanTilesFromTwo,
     /// Nobody's that is known.
     #[default]
     Unknown,
@@ -53,7 +55,8 @@ pub fn of_device(a: &Arithmetic) -> Model {
         Kernels::GgmlCpuAvx => ggml_cpu(a.weights, Some(Rounding::Even)),
         Kernels::GgmlCpuPlain => ggml_cpu(a.weights, Some(Rounding::Away)),
         Kernels::GgmlRepack => ggml_cpu(a.weights, None),
-        Kernels::GgmlVulkan => ggml_vulkan(a.weights, a.tokens),
+        Kernels::GgmlVulkan => ggml_vulkan(a.weights, a.tokens > 8),
+        Kernels::GgmlVulkanTilesFromTwo => ggml_vulkan(a.weights, a.tokens > 1),
         Kernels::Unknown => unknown(),
     };
     Model { flushes: a.flushes, ..model }
@@ -150,19 +153,18 @@ fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
     }
 }
 
-/// ggml's Vulkan backend, as builds from August 2025 on show it (`conform devices --probe`): matrix-vector kernels in f32
-/// for up to 8 tokens, tiles of f16 operands for more, with f32 sums where the weights are f32 and f16 sums elsewhere;
-/// bf16 weights make bf16 activations throughout. Older builds take tiles from the second token on, which contradicts
-/// this entry: their results at 2 to 8 tokens are judged too strictly.
-fn ggml_vulkan(weights: ElemType, tokens: usize) -> Model {
+/// ggml's Vulkan backend, as builds show it (`conform devices --probe`): matrix-vector kernels in f32 for few tokens,
+/// tiles of f16 operands for more, with f32 sums where the weights are f32 and f16 sums elsewhere; bf16 weights make
+/// bf16 activations throughout.
+fn ggml_vulkan(weights: ElemType, tiles: bool) -> Model {
     let converted = |name, conversion| Model {
         weights: conversion,
         activations: Activations::Converted(conversion),
         ..Model::f32(name, roundings(1, 8))
     };
-    match (weights, tokens) {
+    match (weights, tiles) {
         (ElemType::Bf16, _) => converted("bf16 operands, f32 sums", Conversion::Bf16),
-        (_, 1..=8) => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 8)) },
+        (_, false) => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 8)) },
         (ElemType::F32, _) => converted("f16 operands, f32 sums", Conversion::F16),
         _ => f16_tiles(),
     }
@@ -192,7 +194,9 @@ mod tests {
         assert!(model(Kernels::Own, ElemType::Mxfp4, 1).scales_sums);
         assert!(!model(Kernels::Own, ElemType::Mxfp4, 2).scales_sums);
         assert!(!model(Kernels::Own, ElemType::F16, 1).scales_sums);
-        assert_eq!(model(Kernels::GgmlVulkan, ElemType::F32, 9).weights, Conversion::F16);
+        let in_tiles = |kernels| [1, 2, 8, 9].map(|n| model(kernels, ElemType::F32, n).weights == Conversion::F16);
+        assert_eq!(in_tiles(Kernels::GgmlVulkan), [false, false, false, true]);
+        assert_eq!(in_tiles(Kernels::GgmlVulkanTilesFromTwo), [false, true, true, true]);
         assert!(
             of_device(&Arithmetic { flushes: true, kernels: Kernels::Own, weights: ElemType::F16, tokens: 1 }).flushes
         );

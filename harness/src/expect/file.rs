@@ -44,22 +44,17 @@ fn syntax(name: &str, text: &str, e: &toml::de::Error) -> String {
 fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
     let Value::Table(mut left) = entry else { return Err("is no table; write [[expect]]".to_owned()) };
     const KNOWN: &str = "device, case, verdict, check, reason, link";
-    let checks = match left.remove("check") {
-        None => Vec::new(),
-        Some(Value::Array(names)) if !names.is_empty() => {
-            names.into_iter().map(|name| string("check", name)).collect::<Result<_, _>>()?
-        }
-        Some(name) => vec![string("check", name)?],
-    };
+    let mut take_list = |key: &str| left.remove(key).map(|value| strings(key, value)).transpose();
+    let (cases, checks) = (take_list("case")?, take_list("check")?.unwrap_or_default());
     if let Some(unknown) = checks.iter().find(|name| !CHECKS.contains(&name.as_str())) {
         return Err(format!("key 'check': there is no check '{unknown}'; known: {}", CHECKS.join(", ")));
     }
     let mut take = |key: &str| left.remove(key).map(|value| string(key, value)).transpose();
-    let needed = |key: &str, value: Option<String>| value.ok_or_else(|| format!("key '{key}' is missing"));
-    let device = needed("device", take("device")?)?;
-    let case = needed("case", take("case")?)?;
-    let verdict = verdict(&needed("verdict", take("verdict")?)?)?;
-    let reason = needed("reason", take("reason")?)?;
+    let missing = |key: &'static str| move || format!("key '{key}' is missing");
+    let device = take("device")?.ok_or_else(missing("device"))?;
+    let cases = cases.ok_or_else(missing("case"))?;
+    let verdict = verdict(&take("verdict")?.ok_or_else(missing("verdict"))?)?;
+    let reason = take("reason")?.ok_or_else(missing("reason"))?;
     let link = take("link")?;
     if let Some(key) = left.keys().next() {
         return Err(format!("unknown key '{key}'; known here: {KNOWN}"));
@@ -70,12 +65,24 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
     Ok(Expectation {
         place: place.to_owned(),
         device: device_glob(&device).map_err(|e| format!("key 'device': {e}"))?,
-        case: Filter::new(&case).map_err(|e| format!("key 'case': {e}"))?,
+        cases: cases
+            .iter()
+            .map(|case| Filter::new(case))
+            .collect::<Result<_, _>>()
+            .map_err(|e| format!("key 'case': {e}"))?,
         verdict,
         checks,
         reason,
         link,
     })
+}
+
+/// The texts of a key that may have several.
+fn strings(key: &str, value: Value) -> Result<Vec<String>, String> {
+    match value {
+        Value::Array(texts) if !texts.is_empty() => texts.into_iter().map(|text| string(key, text)).collect(),
+        text => Ok(vec![string(key, text)?]),
+    }
 }
 
 /// The text of a key.
@@ -124,7 +131,7 @@ mod tests {
 
             [[expect]]
             device = "cpu"
-            case = "mul_mat_id"
+            case = ["mul_mat_id/w=f16", "*w=bf16*"]
             verdict = "fail"
             check = ["values", "scale"]
             reason = "a factor is missing"
@@ -135,6 +142,7 @@ mod tests {
         assert_eq!(read[0].link.as_deref(), Some("https://example.org/1"));
         assert_eq!((&*read[1].reason, read[1].verdict, read[1].checks.len()), ("divides by zero", Verdict::Crash, 0));
         assert_eq!(read[2].checks, ["values", "scale"]);
+        assert!(read[2].cases.iter().map(Filter::text).eq(["mul_mat_id/w=f16", "*w=bf16*"]));
         assert!(parse("e.toml", "# nothing yet\n").unwrap().is_empty());
     }
 
@@ -147,6 +155,8 @@ mod tests {
             ("reason = 1", "e.toml, entry 2: key 'device' is missing"),
             ("device = 'a'\ncase = 'b'\nverdict = 'fail'", "e.toml, entry 2: key 'reason' is missing"),
             ("device = 1", "e.toml, entry 2: key 'device' is of type integer, not a string"),
+            ("case = []", "e.toml, entry 2: key 'case' is of type array, not a string"),
+            ("case = ['a', '']", "e.toml, entry 2: key 'case' is empty"),
             ("check = 1", "e.toml, entry 2: key 'check' is of type integer, not a string"),
             ("check = []", "e.toml, entry 2: key 'check' is of type array, not a string"),
             ("check = ['order', 1]", "e.toml, entry 2: key 'check' is of type integer, not a string"),

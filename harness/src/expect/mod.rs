@@ -22,8 +22,8 @@ pub struct Expectation {
     pub place: String,
     /// The keys of its devices.
     pub device: Pattern,
-    /// The ids of its cases.
-    pub case: Filter,
+    /// The ids of its cases: those that any of these selects.
+    pub cases: Vec<Filter>,
     /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, or fail twice.
     pub verdict: Verdict,
     /// The only checks that may fail, at least one of them; any where none is named. One bug often shows in several,
@@ -55,7 +55,7 @@ pub enum Fit<'a> {
 impl Expectation {
     /// Whether it says anything about this device and case.
     pub fn speaks_of(&self, result: &CaseResult) -> bool {
-        self.device.matches(&result.device) && self.case.matches(&result.case)
+        self.device.matches(&result.device) && self.cases.iter().any(|case| case.matches(&result.case))
     }
 
     /// What is expected, in words: `fail of 'values'`.
@@ -106,14 +106,14 @@ mod tests {
     use super::*;
     use conform_cases::judge::{Check, Failure};
 
-    /// `device case verdict[:check,…]`, as the `n`-th entry of a file.
+    /// `device case|… verdict[:check,…]`, as the `n`-th entry of a file.
     fn expectation(n: usize, text: &str) -> Expectation {
         let [device, case, outcome] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
         let (verdict, checks) = outcome.split_once(':').unwrap_or((outcome, ""));
         Expectation {
             place: format!("e.toml, entry {n}"),
             device: Pattern::new(device).unwrap(),
-            case: Filter::new(case).unwrap(),
+            cases: case.split('|').map(|case| Filter::new(case).unwrap()).collect(),
             verdict: verdict_of(verdict),
             checks: checks.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             reason: format!("reason {n}"),
@@ -157,6 +157,8 @@ mod tests {
             (&["gpu-* top_k fail"], "fail:order", "-"),
             (&["gpu-* argsort fail"], "fail:order", "reason 1"),
             (&["gpu-? *data=ties* fail"], "fail:order", "reason 1"),
+            (&["* top_k|argsort/c=3 fail"], "fail:order", "reason 1"),
+            (&["* top_k|argsort/c=4 fail"], "fail:order", "-"),
             // The same verdict, and no check but the named one.
             (&[ANY], "fail:order,inputs", "reason 1"),
             (&[ORDER], "fail:order", "reason 1"),

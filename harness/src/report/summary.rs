@@ -11,6 +11,7 @@ use super::seconds;
 use crate::discover::Found;
 use crate::expect::Expectation;
 use crate::result::{CaseResult, Times, Verdict};
+use crate::select::Filter;
 
 /// Reasons for `unsupported` that are printed for one device and op.
 const REASONS: usize = 4;
@@ -68,6 +69,9 @@ pub struct Group {
 pub struct Known {
     #[serde(skip)]
     expectation: Expectation,
+    /// Its patterns of cases that no result has met yet.
+    #[serde(skip)]
+    unmet: Vec<Filter>,
     /// Where it is written: file and entry.
     pub place: String,
     /// Its reason.
@@ -84,7 +88,8 @@ pub struct Known {
 impl From<&Expectation> for Known {
     fn from(e: &Expectation) -> Self {
         let (place, reason, link) = (e.place.clone(), e.reason.clone(), e.link.clone());
-        Known { expectation: e.clone(), place, reason, link, expected: 0, unexpected: 0 }
+        let unmet = e.cases.clone();
+        Known { expectation: e.clone(), unmet, place, reason, link, expected: 0, unexpected: 0 }
     }
 }
 
@@ -269,7 +274,7 @@ impl Summary {
             push(text, format_args!("  {:>6} × {what}: {}{link}\n", k.expected, k.reason));
             match (k.expected, k.unexpected) {
                 (0, 0) => push(text, format_args!("           met no result of this run ({})\n", k.place)),
-                (_, 0) => {}
+                (_, 0) => k.say_unmet(text),
                 (_, n) => push(text, format_args!("           {n} results are something else ({})\n", k.place)),
             }
         }
@@ -340,7 +345,17 @@ impl Known {
     fn add(&mut self, r: &CaseResult) -> Option<u64> {
         self.expected += u64::from(r.expected.is_some());
         self.unexpected += u64::from(r.unexpected.is_some());
+        self.unmet.retain(|case| !case.matches(&r.case));
         r.unexpected.as_ref().map(|_| self.unexpected)
+    }
+
+    /// Names a pattern among several that may be stale.
+    fn say_unmet(&self, text: &mut String) {
+        if let Some(first) = self.unmet.first() {
+            let (n, of) = (self.unmet.len(), self.expectation.cases.len());
+            let first = first.text();
+            push(text, format_args!("           {n} of {of} patterns met no result, first {first} ({})\n", self.place));
+        }
     }
 }
 

@@ -159,6 +159,8 @@ functions! {
     optional {
         ggml_version() -> *const c_char;
         ggml_commit() -> *const c_char;
+        // Only its presence is looked at.
+        ggml_build_forward_select(*mut RawGraph, *mut *mut Tensor, c_int, c_int) -> *mut Tensor;
     }
 }
 

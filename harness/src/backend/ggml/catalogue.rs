@@ -183,7 +183,11 @@ impl Backend<'_> {
         let told: Vec<String> = told.into_iter().flatten().collect();
         let driver = format!("ggml {}{}{}", self.build.name, if told.is_empty() { "" } else { ", " }, told.join(", "));
         let capabilities = Capabilities {
-            kernels: kernels(&registry, properties.get("features").map_or("", String::as_str)),
+            kernels: kernels(
+                &registry,
+                properties.get("features").map_or("", String::as_str),
+                base.ggml_build_forward_select.is_some(),
+            ),
             readable_inputs: true,
             scratch_poison: false,
             // No build promises it.
@@ -246,9 +250,14 @@ unsafe fn terminated<T: 'static>(list: *const T, is_end: impl Fn(&T) -> bool) ->
 }
 
 /// Whose kernels run where weights lie in the usual buffers: that decides the precision model.
-fn kernels(registry: &str, features: &str) -> Kernels {
+///
+/// Vulkan's way with 2 to 8 tokens changed in January 2026, after b7347 and before b7836 (llama.cpp #18918), and left no
+/// trace in the interface. `ggml_build_forward_select` came to libggml-base in the same days (#18550), and is what tells:
+/// every build looked at has both or neither. The version does not, as 0.9.5 stood before and after.
+fn kernels(registry: &str, features: &str, has_forward_select: bool) -> Kernels {
     match registry {
-        "Vulkan" => Kernels::GgmlVulkan,
+        "Vulkan" if has_forward_select => Kernels::GgmlVulkan,
+        "Vulkan" => Kernels::GgmlVulkanTilesFromTwo,
         "CPU" if features.split(' ').any(|f| f == "AVX=1") => Kernels::GgmlCpuAvx,
         "CPU" if cfg!(target_arch = "x86_64") => Kernels::GgmlCpuPlain,
         _ => Kernels::Unknown,
@@ -284,10 +293,11 @@ mod tests {
 
     #[test]
     fn kernels_follow_registry_and_features() {
-        assert_eq!(kernels("CPU", "SSE3=1 AVX=1 AVX2=1"), Kernels::GgmlCpuAvx);
-        assert_ne!(kernels("CPU", "SSE3=1 AVX_VNNI=1"), Kernels::GgmlCpuAvx);
-        assert_eq!(kernels("Vulkan", ""), Kernels::GgmlVulkan);
-        assert_eq!(kernels("CUDA", ""), Kernels::Unknown);
+        assert_eq!(kernels("CPU", "SSE3=1 AVX=1 AVX2=1", true), Kernels::GgmlCpuAvx);
+        assert_ne!(kernels("CPU", "SSE3=1 AVX_VNNI=1", true), Kernels::GgmlCpuAvx);
+        assert_eq!(kernels("Vulkan", "", true), Kernels::GgmlVulkan);
+        assert_eq!(kernels("Vulkan", "", false), Kernels::GgmlVulkanTilesFromTwo);
+        assert_eq!(kernels("CUDA", "", true), Kernels::Unknown);
     }
 
     #[test]

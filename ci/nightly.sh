@@ -1,0 +1,30 @@
+#!/usr/bin/env bash
+# What is too long for every push, from a bare machine with Rust: ci/nightly.sh OUT. Every CPU variant of the newest
+# ggml build that this processor can run takes the full profile, Vulkan what lavapipe can, and our own kernels drawn
+# cases under a fresh seed. OUT gets a folder for each run. All of them run, whatever an earlier one finds.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+out=${1:?"where to? ci/nightly.sh OUT"}
+newest=3.22.1 # v0.5.0
+ci/install-opencl.sh
+ci/fetch-ggml.sh "$newest"
+cargo build --release --locked
+conform=target/release/conform
+build=${CARGO_TARGET_DIR:-target}/ggml/v0.5.0
+mkdir -p "$out"
+
+failed=()
+part() {
+    echo "--- $1"
+    "${@:2}" || failed+=("$1")
+}
+
+part 'full profile on CPU variants' $conform run --profile full --ggml "$build" --device 'ggml-v0.5.0-cpu-*' \
+    --timeout 10s --expect ci/expectations/ggml-cpu.toml --out "$out/ggml-cpu"
+part 'smoke on lavapipe' ci/lavapipe.sh --out "$out/ggml-vulkan"
+part 'a fresh seed on rusticl and PoCL' env RUSTICL_ENABLE=llvmpipe $conform run --profile random \
+    --time "${NIGHTLY_TIME:-30m}" --device cpu --device 'opencl-rusticl-*' --device 'opencl-pocl-*' \
+    --expect ci/expectations/rusticl.toml --out "$out/opencl"
+
+[ ${#failed[@]} = 0 ] || { printf 'unexpected results: %s\n' "${failed[@]}"; exit 1; }
