@@ -3,14 +3,20 @@
 //! Names come from a fixed table, so listing touches no driver and names never change. The device of a trial is looked
 //! for when the trial runs; one that is absent is ignored with the reason, unless `CONFORM_REQUIRE` names its slot.
 //! Settings come from the environment (libtest refuses flags it does not know): `CONFORM_PROFILE`, `CONFORM_SEED`,
-//! `CONFORM_DEVICE`, `CONFORM_REQUIRE`.
+//! `CONFORM_DEVICE`, `CONFORM_REQUIRE`, `CONFORM_GGML`, `CONFORM_EXPECT`. Each build that `CONFORM_GGML` names is a slot,
+//! and must have devices.
 
 use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
 use std::sync::{Mutex, OnceLock, PoisonError, mpsc};
 
 use conform_cases::case::{Case, OPS};
+use conform_cases::formats::ElemType;
 use conform_cases::profile::Profile;
+use conform_harness::backend::ggml::Build;
 use conform_harness::discover::{Found, ask};
+use conform_harness::expect::{self, Expectation};
 use conform_harness::report::failure::describe;
 use conform_harness::result::Verdict;
 use conform_harness::run::{Event, Settings, run};
@@ -19,18 +25,33 @@ use glob::Pattern;
 use libtest_mimic::{Arguments, Completion, Failed, Trial};
 
 /// A place for devices in the names of trials.
+#[derive(Clone)]
 struct Slot {
+    name: String,
+    source: Source,
+    holds: fn(&str) -> bool,
+}
+
+/// Whom to ask for the devices of a slot.
+#[derive(Clone)]
+enum Source {
+    Backend(&'static str),
+    Ggml(Build),
+}
+
+/// A slot that every machine has, whether it has its devices or not.
+struct Fixed {
     name: &'static str,
     backend: &'static str,
     holds: fn(&str) -> bool,
 }
 
-const SLOTS: [Slot; 4] = [
-    Slot { name: "cpu", backend: "cpu", holds: |key| key == "cpu" },
-    Slot { name: "opencl-pocl", backend: "opencl", holds: |key| key.starts_with("opencl-pocl-") },
-    Slot { name: "opencl-rusticl", backend: "opencl", holds: |key| key.starts_with("opencl-rusticl-") },
+const SLOTS: [Fixed; 4] = [
+    Fixed { name: "cpu", backend: "cpu", holds: |key| key == "cpu" },
+    Fixed { name: "opencl-pocl", backend: "opencl", holds: |key| key.starts_with("opencl-pocl-") },
+    Fixed { name: "opencl-rusticl", backend: "opencl", holds: |key| key.starts_with("opencl-rusticl-") },
     // Whatever else there is: usually a vendor's driver for a GPU.
-    Slot {
+    Fixed {
         name: "opencl-other",
         backend: "opencl",
         holds: |key| !key.starts_with("opencl-pocl-") && !key.starts_with("opencl-rusticl-"),
@@ -40,16 +61,50 @@ const SLOTS: [Slot; 4] = [
 /// Failures that one trial prints in full.
 const SHOWN: usize = 3;
 
-fn main() {
+fn main() -> ExitCode {
     let args = Arguments::from_args();
-    let groups = OPS.iter().flat_map(|op| op.groups.iter().map(move |g| format!("{}/{g}", op.name)));
-    let trials = groups.flat_map(|group| {
-        SLOTS.iter().map(move |slot| {
-            let (name, group) = (format!("{}/{group}", slot.name), group.clone());
-            Trial::ignorable_test(name, move || trial(slot, &group))
-        })
+    let slots = match slots() {
+        Ok(slots) => slots,
+        Err(why) => {
+            eprintln!("{why}");
+            return ExitCode::from(2);
+        }
+    };
+    let groups = || OPS.iter().flat_map(|op| op.groups.iter().map(move |g| format!("{}/{g}", op.name)));
+    let trial_of = |slot: &Slot, group: String| {
+        let (slot, slots) = (slot.clone(), slots.clone());
+        let name = format!("{}/{group}", slot.name);
+        Trial::ignorable_test(name, move || trial(&slot, &group, &slots))
+    };
+    let of_all = groups().flat_map(|group| slots.iter().map(move |slot| trial_of(slot, group.clone())));
+    // Weights that only a build decodes.
+    let builds = slots.iter().filter(|slot| matches!(slot.source, Source::Ggml(_)));
+    let of_builds = ElemType::DECODED_BY_BUILD.iter().map(|w| format!("mul_mat_id/{w}"));
+    let of_builds = of_builds.flat_map(|group| builds.clone().map(move |slot| trial_of(slot, group.clone())));
+    libtest_mimic::run(&args, of_all.chain(of_builds).collect()).exit_code()
+}
+
+/// The fixed slots, and one for each build that the environment names. The error is one line.
+fn slots() -> Result<Vec<Slot>, String> {
+    let fixed =
+        SLOTS.map(|Fixed { name, backend, holds }| Slot { name: name.into(), source: Source::Backend(backend), holds });
+    let builds = listed("CONFORM_GGML").into_iter().map(|text| {
+        let build: Build = text.parse().map_err(|why| format!("CONFORM_GGML={text}: {why}"))?;
+        let build = Build { dir: in_workspace(&build.dir), ..build };
+        Ok(Slot { name: build.prefix(), source: Source::Ggml(build), holds: |_| true })
     });
-    libtest_mimic::run(&args, trials.collect()).exit();
+    fixed.into_iter().map(Ok).chain(builds).collect()
+}
+
+/// The parts of a variable of the environment, between commas.
+fn listed(name: &str) -> Vec<String> {
+    let text = std::env::var(name).unwrap_or_default();
+    text.split(',').map(|part| part.trim().to_owned()).filter(|part| !part.is_empty()).collect()
+}
+
+/// A path as whoever calls `cargo test` means it: cargo starts tests in the package's folder.
+fn in_workspace(path: &Path) -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().map_or_else(|| path.to_owned(), |root| root.join(path))
 }
 
 /// A variable of the environment, parsed; the error names it.
@@ -60,8 +115,9 @@ fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, default: T)
     }
 }
 
-fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
-    let is_required = required()?.iter().any(|r| r == slot.name);
+fn trial(slot: &Slot, group: &str, slots: &[Slot]) -> Result<Completion, Failed> {
+    // Who names a build wants it tested.
+    let is_required = required(slots)?.contains(&slot.name) || matches!(slot.source, Source::Ggml(_));
     let absent = |why: String| {
         if is_required {
             return Err(Failed::from(format!("{} is required here: {why}", slot.name)));
@@ -69,13 +125,13 @@ fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
         Ok(Completion::ignored_with(why))
     };
     let wanted: Pattern = setting("CONFORM_DEVICE", Pattern::new("*")?)?;
-    let found = match devices(slot.backend) {
+    let found = match devices(slot) {
         Ok(found) => found,
         Err(why) => return absent(why),
     };
     let of_slot: Vec<Found> = found.into_iter().filter(|f| (slot.holds)(&f.info.key)).collect();
     if of_slot.is_empty() {
-        return absent(format!("{} has no such device", slot.backend));
+        return absent(format!("there is no device of {}", slot.name));
     }
     let devices: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
     if devices.is_empty() {
@@ -85,12 +141,11 @@ fn trial(slot: &Slot, group: &str) -> Result<Completion, Failed> {
 }
 
 /// The slots that must have a device here. A name that is none would require nothing, unseen.
-fn required() -> Result<Vec<String>, Failed> {
-    let text = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
-    let names: Vec<String> = text.split(',').map(|n| n.trim().to_owned()).filter(|n| !n.is_empty()).collect();
-    match names.iter().find(|n| SLOTS.iter().all(|s| s.name != **n)) {
+fn required(slots: &[Slot]) -> Result<Vec<String>, Failed> {
+    let names = listed("CONFORM_REQUIRE");
+    match names.iter().find(|n| slots.iter().all(|s| s.name != **n)) {
         Some(unknown) => {
-            let known: Vec<&str> = SLOTS.iter().map(|s| s.name).collect();
+            let known: Vec<&str> = slots.iter().map(|s| s.name.as_str()).collect();
             Err(format!("CONFORM_REQUIRE: '{unknown}' is no slot; known: {}", known.join(", ")).into())
         }
         None => Ok(names),
@@ -108,12 +163,22 @@ fn seed(profile: Profile) -> Result<u64, Failed> {
     setting("CONFORM_SEED", Profile::FIXED_SEED)
 }
 
-/// The devices of a backend, asked for once per process.
-fn devices(backend: &str) -> Result<Vec<Found>, String> {
+/// The devices of a backend or a build, asked for once per process.
+fn devices(slot: &Slot) -> Result<Vec<Found>, String> {
     static ASKED: Mutex<BTreeMap<String, Result<Vec<Found>, String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
-    let launch = || Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
-    asked.entry(backend.to_owned()).or_insert_with(|| ask(backend, launch()).map_err(|m| m.why)).clone()
+    let launch = |backend: &str| Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
+    let (name, launch) = match &slot.source {
+        Source::Backend(backend) => ((*backend).to_owned(), launch(backend)),
+        Source::Ggml(build) => (build.prefix(), build.tell(launch("ggml"))),
+    };
+    asked.entry(name.clone()).or_insert_with(|| ask(&name, launch).map_err(|m| m.why)).clone()
+}
+
+/// Known results, as `--expect` reads them.
+fn expectations() -> Result<Vec<Expectation>, Failed> {
+    let files = listed("CONFORM_EXPECT").into_iter().map(|file| expect::read(&in_workspace(Path::new(&file))));
+    Ok(files.collect::<Result<Vec<_>, _>>().map_err(|e| format!("CONFORM_EXPECT: {e}"))?.concat())
 }
 
 fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
@@ -121,13 +186,14 @@ fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
     let seed = seed(profile)?;
     let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
     let (send, events) = mpsc::channel();
-    run(&Settings { jobs: 1, ..Settings::default() }, devices, cases.into_iter(), &send)?;
+    let settings = Settings { jobs: 1, expectations: expectations()?, ..Settings::default() };
+    run(&settings, devices, cases.into_iter(), &send)?;
     drop(send);
     let (mut judged, mut bad, mut texts, mut refused) = (0, 0, Vec::new(), None);
     for event in events {
         match event {
             Event::Result(r) => {
-                judged += usize::from(r.verdict == Verdict::Pass);
+                judged += usize::from(r.verdict == Verdict::Pass || r.expected.is_some());
                 bad += usize::from(r.is_unexpected());
                 if r.verdict == Verdict::Unsupported {
                     refused = r.why.clone();
