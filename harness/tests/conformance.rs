@@ -25,7 +25,7 @@ struct Slot {
     holds: fn(&str) -> bool,
 }
 
-const SLOTS: [Slot; 4] = [
+const SLOTS: [Slot; 5] = [
     Slot { name: "cpu", backend: "cpu", holds: |key| key == "cpu" },
     Slot { name: "opencl-pocl", backend: "opencl", holds: |key| key.starts_with("opencl-pocl-") },
     Slot { name: "opencl-rusticl", backend: "opencl", holds: |key| key.starts_with("opencl-rusticl-") },
@@ -35,6 +35,7 @@ const SLOTS: [Slot; 4] = [
         backend: "opencl",
         holds: |key| !key.starts_with("opencl-pocl-") && !key.starts_with("opencl-rusticl-"),
     },
+    Slot { name: "cuda-0", backend: "cuda", holds: |key| key == "cuda-0" },
 ];
 
 /// Failures that one trial prints in full.

@@ -137,7 +137,9 @@ impl Nvrtc {
         self.check("nvrtcGetSupportedArchs", unsafe { (self.functions.nvrtcGetSupportedArchs)(archs.as_mut_ptr()) })?;
         let known = archs.iter().filter_map(|arch| u32::try_from(*arch).ok()).filter(|arch| *arch <= chip).max();
         let version = self.version();
-        let arch = known.ok_or_else(|| format!("NVRTC {version} does not compile for compute capability {chip}"))?;
+        let arch = known.ok_or_else(|| {
+            format!("NVRTC {version} does not compile for compute capability {}.{}", chip / 10, chip % 10)
+        })?;
         Ok(Target { arch, is_binary: arch == chip })
     }
 
