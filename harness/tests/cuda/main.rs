@@ -15,6 +15,9 @@ use conform_harness::backend::{Device, Driver, LoadError, Probe};
 
 use kernels::sorts;
 
+/// Tensor cores may truncate 50 times in a block of 32, by two roundings each.
+const MORE_ROUNDINGS: f64 = 100.0;
+
 fn is_required() -> bool {
     std::env::var("CONFORM_REQUIRE").unwrap_or_default().contains("cuda")
 }

@@ -120,7 +120,11 @@ impl Spec {
     /// Roundings on one output's path, as the kernels' headers state them.
     fn roundings(&self) -> f64 {
         let k = self.k as f64;
-        if self.ty == ElemType::Mxfp4 && self.tokens == 1 { k.min(32.0) + (k / 128.0).ceil() + 4.0 } else { k + 1.0 }
+        if self.ty == ElemType::Mxfp4 && self.tokens == 1 {
+            k.min(32.0) + (k / 128.0).ceil() + 4.0
+        } else {
+            k + 1.0 + crate::MORE_ROUNDINGS
+        }
     }
 }
 

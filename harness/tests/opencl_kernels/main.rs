@@ -13,6 +13,9 @@ use conform_harness::backend::{Device, Driver, LoadError, Probe};
 
 use kernels::sorts;
 
+/// All sums are rounded to nearest, k times.
+const MORE_ROUNDINGS: f64 = 0.0;
+
 fn device() -> Option<Box<dyn Device>> {
     match OpenCl.probe() {
         Probe::Found(devices) | Probe::FoundPart { devices, .. } => Some(OpenCl.open(&devices[0].key).unwrap()),

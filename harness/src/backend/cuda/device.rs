@@ -38,7 +38,7 @@ enum LoadedStep {
 
 impl CudaDevice {
     pub(super) fn open(found: FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
-        let runtime = Runtime::open(found.device, found.chip, nvrtc, sources)?;
+        let runtime = Runtime::open(&found, nvrtc, sources)?;
         Ok(CudaDevice { info: found.info, loaded: None, runtime })
     }
 

@@ -11,8 +11,11 @@
 //! `mul_mat_id`, `argsort` and `top_k` are one concern each, and `device` puts
 //! them together.
 //!
-//! Arithmetic is f32 throughout; the order of products and additions, and so
-//! the number of roundings, stands in each kernel's header.
+//! Sums are f32 throughout; the order of products and additions, and so the
+//! number of roundings, stands in each kernel's header. Where MXFP4 experts
+//! are multiplied on tensor cores the device says so, since they truncate:
+//! that has a precision model of its own. `CONFORM_CUDA_TENSOR_CORES=off`
+//! makes a device that does without.
 
 mod api;
 mod argsort;

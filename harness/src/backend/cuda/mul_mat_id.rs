@@ -1,14 +1,15 @@
 //! `mul_mat_id` as a pipeline of launches.
 //!
 //! MXFP4 weights with one token go through gemv; with more, slots are sorted by
-//! expert (route), their activations gathered (reorder) and tiles multiplied
-//! (gemm). Every other type goes through the expert kernel in one launch.
+//! expert (route), their activations gathered and tiles multiplied: reorder and
+//! gemm in f32, or split and gemm_tensor where the chip has tensor cores for
+//! bf16. Every other type goes through the expert kernel in one launch.
 
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Tensor};
 
 use super::memory::Memory;
-use super::program::{TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
+use super::program::{TENSOR_ROWS, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
 use super::runtime::{Allocator, Arg, Buffer, Kernel, Runtime, view};
 use crate::backend::{DeviceError, LoadError};
 
@@ -60,7 +61,15 @@ struct Routing {
     tile_offset: Buffer,
     tile_expert: Buffer,
     sorted: Buffer,
-    gathered: Buffer,
+    gathered: Gathered,
+}
+
+/// Activations in the order of sorted slots.
+enum Gathered {
+    /// As they are, for gemm.
+    Whole(Buffer),
+    /// Each in three numbers, scaled, and what scales a row back: for gemm_tensor.
+    Split { parts: Buffer, unscale: Buffer },
 }
 
 fn unsupported<T>(why: String) -> Result<T, LoadError> {
@@ -141,7 +150,14 @@ impl MulMatId {
     /// Scratch buffers, for poisoning.
     pub(super) fn scratch(&self) -> Vec<&Buffer> {
         match &self.path {
-            Path::Gemm(r) => vec![&r.counts, &r.tile_offset, &r.tile_expert, &r.sorted, &r.gathered],
+            Path::Gemm(r) => {
+                let mut scratch = vec![&r.counts, &r.tile_offset, &r.tile_expert, &r.sorted];
+                match &r.gathered {
+                    Gathered::Whole(rows) => scratch.push(rows),
+                    Gathered::Split { parts, unscale } => scratch.extend([parts, unscale]),
+                }
+                scratch
+            }
             _ => Vec::new(),
         }
     }
@@ -174,9 +190,8 @@ impl MulMatId {
             return launch(&kernels.gemv, s.used * s.rows.div_ceil(VECTOR_LANES), &args);
         };
 
-        let [counts, tile_offset, tile_expert, sorted, gathered] =
-            [&routing.counts, &routing.tile_offset, &routing.tile_expert, &routing.sorted, &routing.gathered]
-                .map(Arg::Buffer);
+        let [counts, tile_offset, tile_expert, sorted] =
+            [&routing.counts, &routing.tile_offset, &routing.tile_expert, &routing.sorted].map(Arg::Buffer);
         let places = routing.max_tiles * TILE_SLOTS;
         runtime.fill(&routing.counts, 0)?;
         launch_items(&kernels.histogram, s.slots(), &[ids, ids_view, used, slots, experts, counts])?;
@@ -184,10 +199,23 @@ impl MulMatId {
         launch_items(&kernels.pad, places, &[tile_offset, experts, sorted])?;
         let scatter = [ids, ids_view, used, slots, experts, tile_offset, counts, tile_expert, sorted];
         launch_items(&kernels.scatter, s.slots(), &scatter)?;
-        let reorder = [x, x_view, k, per_token, used, experts, tile_offset, sorted, gathered];
-        launch(&kernels.reorder, places, &reorder)?;
-        let gemm = [scale, code, k, rows, experts, used, tile_offset, tile_expert, sorted, gathered, out, out_view];
-        launch(&kernels.gemm, routing.max_tiles * s.rows.div_ceil(TILE_ROWS), &gemm)
+        let gather = [x, x_view, k, per_token, used, experts, tile_offset, sorted];
+        let multiply = [scale, code, k, rows, experts, used, tile_offset, tile_expert, sorted];
+        let result = [out, out_view];
+        match &routing.gathered {
+            Gathered::Whole(gathered) => {
+                let gathered = [Arg::Buffer(gathered)];
+                launch(&kernels.reorder, places, &[&gather[..], &gathered].concat())?;
+                let blocks = routing.max_tiles * s.rows.div_ceil(TILE_ROWS);
+                launch(&kernels.gemm, blocks, &[&multiply[..], &gathered, &result].concat())
+            }
+            Gathered::Split { parts, unscale } => {
+                let gathered = [Arg::Buffer(parts), Arg::Buffer(unscale)];
+                launch(&kernels.split, places, &[&gather[..], &gathered].concat())?;
+                let blocks = routing.max_tiles * s.rows.div_ceil(TENSOR_ROWS);
+                launch(&kernels.gemm_tensor, blocks, &[&multiply[..], &gathered, &result].concat())
+            }
+        }
     }
 }
 
@@ -205,7 +233,20 @@ impl Routing {
             tile_offset: memory.scratch("first tile per expert", s.experts + 1)?,
             tile_expert: memory.scratch("expert per tile", max_tiles)?,
             sorted: memory.scratch("sorted slots", places)?,
-            gathered: memory.scratch("sorted activations", places.saturating_mul(s.k))?,
+            gathered: Gathered::new(memory, places, s.k)?,
         })
+    }
+}
+
+impl Gathered {
+    fn new(memory: &mut Allocator<'_>, places: usize, k: usize) -> Result<Self, LoadError> {
+        let values = places.saturating_mul(k);
+        if !memory.runtime.tensor_cores {
+            return Ok(Gathered::Whole(memory.scratch("sorted activations", values)?));
+        }
+        // Three numbers of half a word for each value.
+        let parts = memory.scratch("parts of sorted activations", values.saturating_mul(3).div_ceil(2))?;
+        let unscale = memory.scratch("scales of sorted activations", places)?;
+        Ok(Gathered::Split { parts, unscale })
     }
 }

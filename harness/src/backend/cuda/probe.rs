@@ -6,12 +6,16 @@
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_char, c_int};
 
+use conform_cases::model::Kernels;
 use cudarc::driver::sys::CUuuid;
 
 use super::NAME;
 use super::api::{Api, CUdevice, CUdevice_attribute, Code};
 use super::nvrtc::Nvrtc;
 use crate::backend::{Capabilities, DeviceInfo};
+
+/// Environment variable that keeps kernels off tensor cores where it is `off`.
+const TENSOR_CORES: &str = "CONFORM_CUDA_TENSOR_CORES";
 
 /// The oldest driver whose functions and kernels are known to work: CUDA 12.0, as the driver counts.
 const OLDEST: c_int = 12000;
@@ -50,6 +54,12 @@ pub(super) fn discover() -> Result<Found, String> {
     let driver = format!("CUDA {}, NVRTC {}", dotted(version), nvrtc.version());
     let devices = (0..count).map(|number| asking.device(number, &driver)).collect::<Result<_, _>>()?;
     Ok(Found { devices, nvrtc })
+}
+
+/// Whose precision model holds: tensor cores multiply bf16 from compute capability 8.0 on.
+fn kernels(chip: u32) -> Kernels {
+    let is_off = std::env::var_os(TENSOR_CORES).is_some_and(|v| v == "off");
+    if chip >= 80 && !is_off { Kernels::OwnTensor } else { Kernels::Own }
 }
 
 /// A version as the driver counts, in words.
@@ -100,7 +110,7 @@ impl Asking {
             name,
             driver: driver.to_owned(),
             properties: properties.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<BTreeMap<_, _>>(),
-            capabilities: Capabilities::OWN,
+            capabilities: Capabilities { kernels: kernels(chip), ..Capabilities::OWN },
         };
         Ok(FoundDevice { info, device, chip })
     }
@@ -133,7 +143,8 @@ mod tests {
     use super::*;
 
     #[test]
-    fn versions_and_uuids_are_readable() {
+    fn what_devices_are_told_by() {
+        assert_eq!((kernels(75), kernels(80)), (Kernels::Own, Kernels::OwnTensor));
         assert_eq!((dotted(12000), dotted(13020)), ("12.0".to_owned(), "13.2".to_owned()));
         let uuid = CUuuid { bytes: std::array::from_fn(|i| (i as u8 * 17) as c_char) };
         assert_eq!(dashed(uuid), "00112233-4455-6677-8899-aabbccddeeff");

@@ -21,6 +21,8 @@ pub(super) const TILE_ROWS: usize = 64;
 const TILE_K: usize = 16;
 /// Weight rows per block of gemv: one per thread of a warp.
 pub(super) const VECTOR_LANES: usize = 32;
+/// Weight rows per block of gemm_tensor: 32 per warp.
+pub(super) const TENSOR_ROWS: usize = GROUP;
 /// Marks a place of a tile that holds no slot.
 const NO_SLOT: u32 = u32::MAX;
 
@@ -46,7 +48,7 @@ macro_rules! sources {
 }
 
 /// Every file as it is in the repository.
-pub static SOURCES: [Source; 11] = sources![
+pub static SOURCES: [Source; 12] = sources![
     "common.cuh",
     "mxfp4.cuh",
     "rows.cuh",
@@ -57,6 +59,7 @@ pub static SOURCES: [Source; 11] = sources![
     "gemv.cu",
     "reorder.cu",
     "route.cu",
+    "tensor.cu",
     "top_k.cu",
 ];
 
@@ -95,6 +98,7 @@ kernels! {
     "gemv.cu": gemv;
     "reorder.cu": reorder;
     "route.cu": histogram, scan, pad, scatter;
+    "tensor.cu": split, gemm_tensor;
     "top_k.cu": top_k;
 }
 
@@ -154,6 +158,7 @@ fn options() -> Vec<String> {
         ("TILE_ROWS", TILE_ROWS),
         ("TILE_K", TILE_K),
         ("VECTOR_LANES", VECTOR_LANES),
+        ("TENSOR_ROWS", TENSOR_ROWS),
     ];
     let mut options: Vec<String> =
         defined.iter().map(|(name, value)| format!("--define-macro={name}={value}")).collect();

@@ -16,10 +16,12 @@ use std::ffi::{CString, c_void};
 use std::ptr;
 use std::rc::Rc;
 
+use conform_cases::model::Kernels as ModelKernels;
 use conform_cases::plan::Tensor;
 
 use super::api::{Api, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, Code, Failure, OUT_OF_MEMORY};
 use super::nvrtc::Nvrtc;
+use super::probe::FoundDevice;
 use super::program::{GROUP, Kernels, Source};
 use crate::backend::{DeviceError, LoadError};
 
@@ -206,15 +208,18 @@ impl Arg<'_> {
 /// An open device: whatever runs on it goes through here.
 pub(super) struct Runtime {
     pub(super) kernels: Kernels,
+    /// MXFP4 experts with many tokens are multiplied on tensor cores.
+    pub(super) tensor_cores: bool,
     context: Rc<Context>,
 }
 
 impl Runtime {
     /// Opens the device and compiles the kernels for its chip.
-    pub(super) fn open(device: CUdevice, chip: u32, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
-        let context = Context::open(device)?;
-        let kernels = Kernels::load(&context, nvrtc, chip, sources)?;
-        Ok(Runtime { kernels, context })
+    pub(super) fn open(device: &FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
+        let context = Context::open(device.device)?;
+        let kernels = Kernels::load(&context, nvrtc, device.chip, sources)?;
+        let tensor_cores = device.info.capabilities.kernels == ModelKernels::OwnTensor;
+        Ok(Runtime { kernels, tensor_cores, context })
     }
 
     /// To be called before any other work of a request.

@@ -8,8 +8,9 @@
 // A block computes VECTOR_LANES rows of one slot. Each lane has one row; LANE_GROUPS warps take the blocks of k in
 // turn, each with the activations of its block in shared memory, and their partial sums meet there.
 //
-// Arithmetic, all f32: 32 products code * x are summed in order, the scale is applied to the sum of the block, the
-// blocks of a lane are summed in order, then the lane groups in order.
+// Arithmetic: codes are unpacked two at a time as f16, which has all their values; the rest is f32. 32 products code * x
+// are summed one after the other, the scale is applied to the sum of the block, the blocks of a lane are summed in order,
+// then the lane groups in order.
 // Guarded: rows beyond `rows`, which compute the last row again and never write; ids out of range; a scale meets a zero
 // sum as 0 * NaN only, since every other scale is finite; experts * k * rows beyond 32 bits.
 
@@ -47,8 +48,12 @@ KERNEL gemv(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const
         float block_sum = 0.0f;
         for (u32 j = 0; j < 4; ++j) {
             const u32 word = code[(block * 4 + j) * rows + readable];
-            for (u32 i = 0; i < 8; ++i)
-                block_sum += e2m1(word >> (4 * i)) * activations[group][8 * j + i];
+            for (int i = 0; i < 4; ++i) {
+                float w0, w4;
+                split_f16(e2m1_pair_f16(word, i), &w0, &w4);
+                block_sum += w0 * activations[group][8 * j + i];
+                block_sum += w4 * activations[group][8 * j + i + 4];
+            }
         }
         sum += e8m0(scale[block * rows + readable]) * block_sum;
     }
