@@ -6,7 +6,8 @@
 // Out:  out [rows, used, 1] f32, a view; a slot whose id is outside of 0..experts is not written
 //
 // A block computes VECTOR_LANES rows of one slot. Each lane has one row; LANE_GROUPS warps take the blocks of k in
-// turn, each with the activations of its block in shared memory, and their partial sums meet there.
+// turn, each with the activations of its block in shared memory, and their partial sums meet there. A block is loaded
+// while the one before it is multiplied.
 //
 // Arithmetic: codes are unpacked two at a time as f16, which has all their values; the rest is f32. 32 products code * x
 // are summed one after the other, the scale is applied to the sum of the block, the blocks of a lane are summed in order,
@@ -22,7 +23,7 @@
 KERNEL gemv(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const u32 experts, const u8 *x,
             const View x_view, const u32 per_token, const u8 *ids, const View ids_view, u8 *out, const View out_view)
 {
-    __shared__ float activations[LANE_GROUPS][32];
+    __shared__ float4 activations[LANE_GROUPS][8];
     __shared__ float partial[LANE_GROUPS][VECTOR_LANES];
 
     const u32 row_tiles = (rows + VECTOR_LANES - 1) / VECTOR_LANES;
@@ -38,24 +39,42 @@ KERNEL gemv(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const
     const u32 blocks = k / 32;
     const float *x_row = (const float *)(x + x_view.offset + slot % per_token * x_view.stride1);
 
+    u32 words[4], scale_byte;
+    float activation;
+    const auto load = [&](const u32 b) {
+        const u64 block = expert * blocks + b;
+        for (u32 j = 0; j < 4; ++j)
+            words[j] = code[(block * 4 + j) * rows + readable];
+        scale_byte = scale[block * rows + readable];
+        activation = x_row[(u64)b * 32 + lane];
+    };
+
     float sum = 0.0f;
+    if (group < blocks)
+        load(group);
     for (u32 b = group; b < blocks; b += LANE_GROUPS) {
+        const u32 now[4] = {words[0], words[1], words[2], words[3]};
+        const float block_scale = e8m0(scale_byte);
         // A warp reads what it wrote itself, after all lanes have written and before the next block is written.
         __syncwarp();
-        activations[group][lane] = x_row[(u64)b * 32 + lane];
+        ((float *)activations[group])[lane] = activation;
         __syncwarp();
-        const u64 block = expert * blocks + b;
+        if (b + LANE_GROUPS < blocks)
+            load(b + LANE_GROUPS);
+
         float block_sum = 0.0f;
         for (u32 j = 0; j < 4; ++j) {
-            const u32 word = code[(block * 4 + j) * rows + readable];
+            const float4 first = activations[group][2 * j], second = activations[group][2 * j + 1];
+            const float x0[4] = {first.x, first.y, first.z, first.w};
+            const float x4[4] = {second.x, second.y, second.z, second.w};
             for (int i = 0; i < 4; ++i) {
                 float w0, w4;
-                split_f16(e2m1_pair_f16(word, i), &w0, &w4);
-                block_sum += w0 * activations[group][8 * j + i];
-                block_sum += w4 * activations[group][8 * j + i + 4];
+                split_f16(e2m1_pair_f16(now[j], i), &w0, &w4);
+                block_sum += w0 * x0[i];
+                block_sum += w4 * x4[i];
             }
         }
-        sum += e8m0(scale[block * rows + readable]) * block_sum;
+        sum += block_scale * block_sum;
     }
     partial[group][lane] = sum;
     __syncthreads();

@@ -13,6 +13,7 @@
 //                     parts and unscale; tile_offset, tile_expert, sorted: see route.cu
 //               Out:  out [rows, used, tokens] f32, a view; slots that no tile holds are not written
 //               A block computes TENSOR_ROWS rows of one expert for the TILE_SLOTS slots of one tile, each warp 32 rows.
+//               Activations are copied to shared memory some blocks of 32 ahead, codes are read one ahead.
 //
 // Arithmetic: the sum over a block of 32 values is made by six multiplications of matrices, the lowest parts first: f32
 // sums whose addends the hardware aligns and truncates. It is scaled back, which is exact but near zero, and the blocks
@@ -24,6 +25,10 @@
 #include "mxfp4.cuh"
 
 #define PARTS 3
+// Words of 16 bytes that hold a slot's activations of a block.
+#define QUADS (PARTS * 4)
+// Blocks of activations in shared memory.
+#define STAGES 4
 
 #if __CUDA_ARCH__ >= 800
 
@@ -49,6 +54,23 @@ __device__ __forceinline__ void multiply(float sum[4], const u32 a0, const u32 a
         "{%0, %1, %2, %3};"
         : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
         : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+}
+
+// Starts a copy of 16 bytes to shared memory. Copies since the last `close` are a batch; `wait` ends when no more than
+// STAGES - 2 of this thread's batches are under way.
+__device__ __forceinline__ void copy(uint4 *to, const uint4 *from)
+{
+    asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" ::"r"((u32)__cvta_generic_to_shared(to)), "l"(from));
+}
+
+__device__ __forceinline__ void close()
+{
+    asm volatile("cp.async.commit_group;" ::: "memory");
+}
+
+__device__ __forceinline__ void wait()
+{
+    asm volatile("cp.async.wait_group %0;" ::"n"(STAGES - 2) : "memory");
 }
 
 #endif
@@ -86,7 +108,7 @@ KERNEL split(const u8 *x, const View view, const u32 k, const u32 per_token, con
     if (threadIdx.x == 0)
         unscale[place] = __uint_as_float(exponent << 23);
 
-    u32 *to = parts + place * (k / 32) * PARTS * 16;
+    u32 *to = parts + place * (k / 32) * QUADS * 4;
     for (u32 pair = threadIdx.x; pair < k / 2; pair += GROUP) {
         const u32 block = pair / 16, within = pair % 16;
         const u32 value = 32 * block + within / 4 * 8 + within % 4;
@@ -110,12 +132,9 @@ KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows
 
     const u32 g = threadIdx.x % 32 / 4, t = threadIdx.x % 4;
     const u32 first_row = blockIdx.x % row_tiles * TENSOR_ROWS + threadIdx.x / 32 * 32;
-    if (first_row >= rows)
-        return;
-
     const u64 expert = tile_expert[tile];
     const u64 first_place = tile * TILE_SLOTS;
-    const u64 blocks = k / 32;
+    const u32 blocks = k / 32;
 
     // This lane's rows are g of each eight of the warp's 32.
     u32 row[4];
@@ -127,22 +146,49 @@ KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows
         for (u32 c = 0; c < 2; ++c)
             back[n][c] = unscale[first_place + 8 * n + 2 * t + c];
 
+    __shared__ uint4 activations[STAGES][TILE_SLOTS][QUADS];
+    const auto copy_activations = [&](const u32 b) {
+        for (u32 i = threadIdx.x; b < blocks && i < TILE_SLOTS * QUADS; i += GROUP) {
+            const u64 place = first_place + i / QUADS;
+            copy(&activations[b % STAGES][i / QUADS][i % QUADS], parts + (place * blocks + b) * QUADS + i % QUADS);
+        }
+        // Without copies as well, so that batches can be counted.
+        close();
+    };
+
+    u32 words[4], scale_bytes[4];
+    const auto load_weights = [&](const u32 b) {
+        const u64 block = expert * blocks + b;
+        for (u32 r = 0; r < 4; ++r) {
+            words[r] = code[(block * 4 + t) * rows + row[r]];
+            scale_bytes[r] = scale[block * rows + row[r]];
+        }
+    };
+
     // [half of the rows][eight slots][as `multiply` has it]
     float total[2][4][4] = {};
 
-    for (u64 b = 0; b < blocks; ++b) {
-        const u64 block = expert * blocks + b;
+    for (u32 b = 0; b < STAGES - 1; ++b)
+        copy_activations(b);
+    load_weights(0);
+    for (u32 b = 0; b < blocks; ++b) {
         u32 a[4][4];
         float block_scale[4];
         for (u32 r = 0; r < 4; ++r) {
-            const u32 word = code[(block * 4 + t) * rows + row[r]];
             for (int i = 0; i < 4; ++i)
-                a[r][i] = e2m1_pair_bf16(word, i);
-            block_scale[r] = e8m0(scale[block * rows + row[r]]);
+                a[r][i] = e2m1_pair_bf16(words[r], i);
+            block_scale[r] = e8m0(scale_bytes[r]);
         }
+        if (b + 1 < blocks)
+            load_weights(b + 1);
+
+        // After this everyone's copies of block b are there, and nobody reads those of block b - 1 any more.
+        wait();
+        __syncthreads();
+        copy_activations(b + STAGES - 1);
 #pragma unroll
         for (u32 n = 0; n < 4; ++n) {
-            const uint4 *from = parts + ((first_place + 8 * n + g) * blocks + b) * PARTS * 4 + t;
+            const uint4 *from = &activations[b % STAGES][8 * n + g][t];
             float sum[2][4] = {};
 #pragma unroll
             for (int part = PARTS - 1; part >= 0; --part) {
