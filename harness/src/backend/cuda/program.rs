@@ -178,6 +178,8 @@ mod tests {
         assert_eq!(TILE_SLOTS * TILE_ROWS % GROUP, 0, "threads of gemm share a tile evenly");
         assert_eq!(GROUP % TILE_ROWS, 0);
         assert_eq!(32 % TILE_K, 0, "a step of gemm stays inside a block");
+        assert_eq!(TILE_SLOTS, 32, "a warp of gemm_tensor has four times eight slots");
+        assert_eq!(TILE_SLOTS * 12 % GROUP, 0, "threads of gemm_tensor share copies evenly");
     }
 
     #[test]

@@ -39,19 +39,26 @@ KERNEL gemv(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const
     const u32 blocks = k / 32;
     const float *x_row = (const float *)(x + x_view.offset + slot % per_token * x_view.stride1);
 
+    // Where this lane's next block begins.
+    const u64 first = (expert * blocks + group) * rows;
+    const u32 *next_code = code + first * 4 + readable;
+    const u8 *next_scale = scale + first + readable;
+    const float *next_x = x_row + group * 32 + lane;
     u32 words[4], scale_byte;
     float activation;
-    const auto load = [&](const u32 b) {
-        const u64 block = expert * blocks + b;
+    const auto load = [&] {
         for (u32 j = 0; j < 4; ++j)
-            words[j] = code[(block * 4 + j) * rows + readable];
-        scale_byte = scale[block * rows + readable];
-        activation = x_row[(u64)b * 32 + lane];
+            words[j] = next_code[(u64)j * rows];
+        scale_byte = *next_scale;
+        activation = *next_x;
+        next_code += (u64)LANE_GROUPS * 4 * rows;
+        next_scale += (u64)LANE_GROUPS * rows;
+        next_x += LANE_GROUPS * 32;
     };
 
     float sum = 0.0f;
     if (group < blocks)
-        load(group);
+        load();
     for (u32 b = group; b < blocks; b += LANE_GROUPS) {
         const u32 now[4] = {words[0], words[1], words[2], words[3]};
         const float block_scale = e8m0(scale_byte);
@@ -60,7 +67,7 @@ KERNEL gemv(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const
         ((float *)activations[group])[lane] = activation;
         __syncwarp();
         if (b + LANE_GROUPS < blocks)
-            load(b + LANE_GROUPS);
+            load();
 
         float block_sum = 0.0f;
         for (u32 j = 0; j < 4; ++j) {

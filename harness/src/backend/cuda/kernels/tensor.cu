@@ -27,6 +27,8 @@
 #define PARTS 3
 // Words of 16 bytes that hold a slot's activations of a block.
 #define QUADS (PARTS * 4)
+// Those that a thread copies.
+#define COPIES (TILE_SLOTS * QUADS / GROUP)
 // Blocks of activations in shared memory.
 #define STAGES 4
 
@@ -44,16 +46,17 @@ __device__ __forceinline__ u32 take_bf16(float *low, float *high)
     return pair;
 }
 
-// sum[16][8] += a[16][16] * b[16][8]. With g = lane / 4 and t = lane % 4 a lane holds of `sum` rows g (first two) and
-// g + 8 in columns 2t and 2t + 1, of `a` rows g (a0, a2) and g + 8 (a1, a3), and of `b` column g; a0, a1, b0 are
-// columns (or rows of b) 2t and 2t + 1, the others those 8 further.
-__device__ __forceinline__ void multiply(float sum[4], const u32 a0, const u32 a1, const u32 a2, const u32 a3,
-                                         const u32 b0, const u32 b1)
+// sum[16][8] = before + a[16][16] * b[16][8]. With g = lane / 4 and t = lane % 4 a lane holds of `sum` and `before` rows g
+// (first two) and g + 8 in columns 2t and 2t + 1, of `a` rows g (a0, a2) and g + 8 (a1, a3), and of `b` column g; a0,
+// a1, b0 are columns (or rows of b) 2t and 2t + 1, the others those 8 further.
+__device__ __forceinline__ void multiply(float sum[4], const float before[4], const u32 a0, const u32 a1,
+                                         const u32 a2, const u32 a3, const u32 b0, const u32 b1)
 {
     asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-        "{%0, %1, %2, %3};"
-        : "+f"(sum[0]), "+f"(sum[1]), "+f"(sum[2]), "+f"(sum[3])
-        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
+        "{%10, %11, %12, %13};"
+        : "=f"(sum[0]), "=f"(sum[1]), "=f"(sum[2]), "=f"(sum[3])
+        : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1), "f"(before[0]), "f"(before[1]), "f"(before[2]),
+          "f"(before[3]));
 }
 
 // Starts a copy of 16 bytes to shared memory. Copies since the last `close` are a batch; `wait` ends when no more than
@@ -120,9 +123,11 @@ KERNEL split(const u8 *x, const View view, const u32 k, const u32 per_token, con
 #endif
 }
 
-KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const u32 experts, const u32 used,
-                   const u32 *tile_offset, const u32 *tile_expert, const u32 *sorted, const uint4 *parts,
-                   const float *unscale, u8 *out, const View out_view)
+// Registers are held to what lets four blocks share a multiprocessor.
+extern "C" __global__ void __launch_bounds__(GROUP, 4)
+gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows, const u32 experts, const u32 used,
+            const u32 *tile_offset, const u32 *tile_expert, const u32 *sorted, const uint4 *parts,
+            const float *unscale, u8 *out, const View out_view)
 {
 #if __CUDA_ARCH__ >= 800
     const u32 row_tiles = (rows + TENSOR_ROWS - 1) / TENSOR_ROWS;
@@ -140,29 +145,38 @@ KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows
     u32 row[4];
     for (u32 r = 0; r < 4; ++r)
         row[r] = min(first_row + 8 * r + g, rows - 1);
-    // Its columns of results are slots 2t and 2t + 1 of each eight.
-    float back[4][2];
-    for (u32 n = 0; n < 4; ++n)
-        for (u32 c = 0; c < 2; ++c)
-            back[n][c] = unscale[first_place + 8 * n + 2 * t + c];
+    // What scales a slot's sums back. In shared memory, since registers decide how many blocks a multiprocessor holds.
+    __shared__ float2 unscales[TILE_SLOTS / 2];
+    if (threadIdx.x < TILE_SLOTS)
+        ((float *)unscales)[threadIdx.x] = unscale[first_place + threadIdx.x];
 
-    __shared__ uint4 activations[STAGES][TILE_SLOTS][QUADS];
+    // A thread copies COPIES quads of each block.
+    __shared__ uint4 activations[STAGES][TILE_SLOTS * QUADS];
+    const uint4 *next_copy[COPIES];
+    for (u32 i = 0; i < COPIES; ++i) {
+        const u32 quad = threadIdx.x + i * GROUP;
+        next_copy[i] = parts + (first_place + quad / QUADS) * blocks * QUADS + quad % QUADS;
+    }
     const auto copy_activations = [&](const u32 b) {
-        for (u32 i = threadIdx.x; b < blocks && i < TILE_SLOTS * QUADS; i += GROUP) {
-            const u64 place = first_place + i / QUADS;
-            copy(&activations[b % STAGES][i / QUADS][i % QUADS], parts + (place * blocks + b) * QUADS + i % QUADS);
-        }
+        if (b < blocks)
+            for (u32 i = 0; i < COPIES; ++i) {
+                copy(&activations[b % STAGES][threadIdx.x + i * GROUP], next_copy[i]);
+                next_copy[i] += QUADS;
+            }
         // Without copies as well, so that batches can be counted.
         close();
     };
 
+    const u32 *next_code = code + (expert * blocks * 4 + t) * rows;
+    const u8 *next_scale = scale + expert * blocks * rows;
     u32 words[4], scale_bytes[4];
-    const auto load_weights = [&](const u32 b) {
-        const u64 block = expert * blocks + b;
+    const auto load_weights = [&] {
         for (u32 r = 0; r < 4; ++r) {
-            words[r] = code[(block * 4 + t) * rows + row[r]];
-            scale_bytes[r] = scale[block * rows + row[r]];
+            words[r] = next_code[row[r]];
+            scale_bytes[r] = next_scale[row[r]];
         }
+        next_code += (u64)4 * rows;
+        next_scale += rows;
     };
 
     // [half of the rows][eight slots][as `multiply` has it]
@@ -170,7 +184,7 @@ KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows
 
     for (u32 b = 0; b < STAGES - 1; ++b)
         copy_activations(b);
-    load_weights(0);
+    load_weights();
     for (u32 b = 0; b < blocks; ++b) {
         u32 a[4][4];
         float block_scale[4];
@@ -180,30 +194,37 @@ KERNEL gemm_tensor(const u8 *scale, const u32 *code, const u32 k, const u32 rows
             block_scale[r] = e8m0(scale_bytes[r]);
         }
         if (b + 1 < blocks)
-            load_weights(b + 1);
+            load_weights();
 
         // After this everyone's copies of block b are there, and nobody reads those of block b - 1 any more.
         wait();
         __syncthreads();
         copy_activations(b + STAGES - 1);
+        const uint4 *from = &activations[b % STAGES][g * QUADS + t];
+        // Four sums at a time: enough to keep the tensor cores busy, and all that fits into registers.
 #pragma unroll
-        for (u32 n = 0; n < 4; ++n) {
-            const uint4 *from = &activations[b % STAGES][8 * n + g][t];
-            float sum[2][4] = {};
+        for (u32 n0 = 0; n0 < 4; n0 += 2) {
+            float sum[2][2][4] = {};
 #pragma unroll
-            for (int part = PARTS - 1; part >= 0; --part) {
-                const uint4 x = from[part * 4];
+            for (int part = PARTS - 1; part >= 0; --part)
 #pragma unroll
-                for (u32 m = 0; m < 2; ++m) {
-                    const u32 *upper = a[2 * m], *lower = a[2 * m + 1];
-                    multiply(sum[m], upper[0], lower[0], upper[1], lower[1], x.x, x.y);
-                    multiply(sum[m], upper[2], lower[2], upper[3], lower[3], x.z, x.w);
+                for (u32 n = 0; n < 2; ++n) {
+                    const uint4 x = from[8 * (n0 + n) * QUADS + part * 4];
+#pragma unroll
+                    for (u32 m = 0; m < 2; ++m) {
+                        const u32 *upper = a[2 * m], *lower = a[2 * m + 1];
+                        multiply(sum[m][n], sum[m][n], upper[0], lower[0], upper[1], lower[1], x.x, x.y);
+                        multiply(sum[m][n], sum[m][n], upper[2], lower[2], upper[3], lower[3], x.z, x.w);
+                    }
                 }
-            }
 #pragma unroll
-            for (u32 m = 0; m < 2; ++m)
-                for (u32 c = 0; c < 4; ++c)
-                    total[m][n][c] += block_scale[2 * m + c / 2] * (sum[m][c] * back[n][c % 2]);
+            for (u32 n = 0; n < 2; ++n) {
+                // Columns of results are slots 2t and 2t + 1 of each eight.
+                const float2 back = unscales[4 * (n0 + n) + t];
+                for (u32 m = 0; m < 2; ++m)
+                    for (u32 c = 0; c < 4; ++c)
+                        total[m][n0 + n][c] += block_scale[2 * m + c / 2] * (sum[m][n][c] * (c % 2 ? back.y : back.x));
+            }
         }
     }
 
