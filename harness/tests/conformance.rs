@@ -46,7 +46,7 @@ struct Fixed {
     holds: fn(&str) -> bool,
 }
 
-const SLOTS: [Fixed; 4] = [
+const SLOTS: [Fixed; 5] = [
     Fixed { name: "cpu", backend: "cpu", holds: |key| key == "cpu" },
     Fixed { name: "opencl-pocl", backend: "opencl", holds: |key| key.starts_with("opencl-pocl-") },
     Fixed { name: "opencl-rusticl", backend: "opencl", holds: |key| key.starts_with("opencl-rusticl-") },
@@ -56,6 +56,7 @@ const SLOTS: [Fixed; 4] = [
         backend: "opencl",
         holds: |key| !key.starts_with("opencl-pocl-") && !key.starts_with("opencl-rusticl-"),
     },
+    Fixed { name: "cuda-0", backend: "cuda", holds: |key| key == "cuda-0" },
 ];
 
 /// Failures that one trial prints in full.

@@ -96,6 +96,9 @@ pub enum Rounding {
 pub enum Sums {
     /// 24-bit sums.
     F32,
+    /// 24-bit sums whose addends are aligned and truncated, as tensor cores do it.
+    #[serde(rename = "f32 truncated")]
+    F32Truncated,
     /// 11-bit sums.
     F16,
 }
@@ -105,28 +108,40 @@ impl Sums {
     pub fn unit(self) -> f64 {
         match self {
             Self::F32 => 2f64.powi(-24),
+            Self::F32Truncated => 2f64.powi(-23),
             Self::F16 => 2f64.powi(-11),
         }
+    }
+
+    /// Truncation: errors are up to a whole unit in the last place, and all of one sign.
+    pub fn truncates(self) -> bool {
+        self == Self::F32Truncated
     }
 
     /// Half of the smallest subnormal result, or the smallest normal where results are flushed.
     pub fn underflow(self, flushes: bool) -> f64 {
         match (self, flushes) {
-            (Self::F32, false) => 2f64.powi(-149),
-            (Self::F32, true) => 2f64.powi(-126),
+            (Self::F32 | Self::F32Truncated, false) => 2f64.powi(-149),
+            (Self::F32 | Self::F32Truncated, true) => 2f64.powi(-126),
             (Self::F16, _) => 2f64.powi(-25),
         }
     }
 
     /// Integers up to this add without rounding.
     pub fn exact_integers(self) -> f64 {
-        1.0 / self.unit()
+        match self {
+            Self::F32 => 2f64.powi(24),
+            // No bit of an integer is cut off where no sum has more than 24. Upper parts of operands are rounded up by
+            // 2^-8 at most, and so are sums of them.
+            Self::F32Truncated => 2f64.powi(24) * (1.0 - 2f64.powi(-7)),
+            Self::F16 => 2f64.powi(11),
+        }
     }
 
     /// The largest finite sum.
     pub fn largest(self) -> f64 {
         match self {
-            Self::F32 => f64::from(f32::MAX),
+            Self::F32 | Self::F32Truncated => f64::from(f32::MAX),
             Self::F16 => 65504.0,
         }
     }

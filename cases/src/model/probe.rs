@@ -162,7 +162,7 @@ impl Statement {
             Conversion::F16 => Eleven,
             Conversion::Bf16 => Eight,
         };
-        let is_wide = model.stages.iter().all(|stage| stage.sums == Sums::F32);
+        let is_wide = model.stages.iter().all(|stage| stage.sums != Sums::F16);
         Statement {
             sums: Range::only(if is_wide { All } else { Eleven }),
             activations: Range::only(match model.activations {

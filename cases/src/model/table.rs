@@ -13,8 +13,10 @@ use crate::formats::ElemType;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Kernels {
-    /// This project's: the embedded device and OpenCL.
+    /// This project's, in f32: the embedded device, OpenCL and CUDA.
     Own,
+    /// This project's, with tensor cores where they have a kernel: CUDA.
+    OwnTensor,
     /// ggml's CPU backend where it quantises activations with AVX.
     GgmlCpuAvx,
     /// ggml's CPU backend where it quantises activations by its plain routines: SSE and plain x86-64.
@@ -28,6 +30,13 @@ pub enum Kernels {
     /// Nobody's that is known.
     #[default]
     Unknown,
+}
+
+impl Kernels {
+    /// Whether they are this project's.
+    pub fn is_own(self) -> bool {
+        matches!(self, Self::Own | Self::OwnTensor)
+    }
 }
 
 /// What decides which model applies to a step.
@@ -52,6 +61,7 @@ const fn roundings(per: usize, fixed: usize) -> Roundings {
 pub fn of_device(a: &Arithmetic) -> Model {
     let model = match a.kernels {
         Kernels::Own => own(a.weights, a.tokens),
+        Kernels::OwnTensor => own_tensor(a.weights, a.tokens),
         Kernels::GgmlCpuAvx => ggml_cpu(a.weights, Some(Rounding::Even)),
         Kernels::GgmlCpuPlain => ggml_cpu(a.weights, Some(Rounding::Away)),
         Kernels::GgmlRepack => ggml_cpu(a.weights, None),
@@ -106,6 +116,25 @@ fn own(weights: ElemType, tokens: usize) -> Model {
             ..Model::f32("f32 sums, block scale last", roundings(128, 35))
         },
         _ => Model { forms_weights: true, ..Model::f32("f32 sums", roundings(1, 0)) },
+    }
+}
+
+/// Our own kernels with tensor cores: `gemm_tensor` (many tokens, mxfp4), else as without.
+///
+/// A block of 32 is summed by six multiplications of matrices with 16 columns, those with the upper parts of activations
+/// last. Each truncates its 16 products, the running sum and the result: 18 times a unit in the last place of the
+/// largest at most, and should the hardware take columns in portions of four, 24 times. The two last ones make 48, the
+/// others have addends of at most 2^-8 of that. Blocks are joined by one rounding each: scales are powers of two.
+fn own_tensor(weights: ElemType, tokens: usize) -> Model {
+    if weights != ElemType::Mxfp4 || tokens == 1 {
+        return own(weights, tokens);
+    }
+    let in_block = Roundings { times: 0, per: 1, plus: 0, fixed: 50 };
+    let blocks = Stage { sums: Sums::F32, roundings: roundings(32, 0) };
+    Model {
+        scales_sums: true,
+        stages: vec![Stage { sums: Sums::F32Truncated, roundings: in_block }, blocks],
+        ..Model::f32("tensor cores: truncated f32 sums, block scale last", in_block)
     }
 }
 
@@ -197,6 +226,9 @@ mod tests {
         let in_tiles = |kernels| [1, 2, 8, 9].map(|n| model(kernels, ElemType::F32, n).weights == Conversion::F16);
         assert_eq!(in_tiles(Kernels::GgmlVulkan), [false, false, false, true]);
         assert_eq!(in_tiles(Kernels::GgmlVulkanTilesFromTwo), [false, true, true, true]);
+        assert_eq!(model(Kernels::OwnTensor, ElemType::F16, 2), model(Kernels::Own, ElemType::F16, 2));
+        assert_eq!(model(Kernels::OwnTensor, ElemType::Mxfp4, 1), model(Kernels::Own, ElemType::Mxfp4, 1));
+        assert!(model(Kernels::OwnTensor, ElemType::Mxfp4, 2).stages[0].sums.truncates());
         assert!(
             of_device(&Arithmetic { flushes: true, kernels: Kernels::Own, weights: ElemType::F16, tokens: 1 }).flushes
         );

@@ -81,7 +81,8 @@ impl Rules {
             let (u, n) = (stage.sums.unit(), stage.roundings.of(k));
             StageRule {
                 certain: u * n,
-                probable: WALK * u * n.sqrt(),
+                // Truncation is no walk: errors of one sign add up.
+                probable: if stage.sums.truncates() { f64::INFINITY } else { WALK * u * n.sqrt() },
                 variance: u * u / 6.0 * n,
                 eta: stage.sums.underflow(model.flushes),
                 largest: stage.sums.largest(),

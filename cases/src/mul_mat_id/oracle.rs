@@ -202,6 +202,9 @@ impl MulMatIdOracle {
             let why = "errors are independent only in random data of both signs";
             return whole::not_possible(why);
         }
+        if model.stages.iter().any(|stage| stage.sums.truncates()) {
+            return whole::not_possible("truncated sums have errors of one sign");
+        }
         // Where the codes are known nothing of the quantiser is left to chance.
         let blocks = basis.quantised.as_ref().map(|q| &q.blocks[..]);
         if blocks.is_some_and(|rows| rows.iter().flatten().any(Block::has_tiny_scale)) {

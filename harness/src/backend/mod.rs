@@ -3,6 +3,7 @@
 //! A new backend is one folder beside this file and one line in [`drivers`].
 
 pub mod cpu;
+pub mod cuda;
 pub mod fake;
 pub mod ggml;
 pub mod opencl;
@@ -30,7 +31,7 @@ pub trait Driver: Sync {
 /// Every driver of this build. Naming them loads none; `ggml` and `fake` are there only for a process that was asked to
 /// have them.
 pub fn drivers() -> Vec<&'static dyn Driver> {
-    let mut drivers: Vec<&'static dyn Driver> = vec![&cpu::CpuDriver, &opencl::OpenCl];
+    let mut drivers: Vec<&'static dyn Driver> = vec![&cpu::CpuDriver, &opencl::OpenCl, &cuda::Cuda];
     if ggml::GgmlDriver::is_wanted() {
         drivers.push(&ggml::GgmlDriver);
     }

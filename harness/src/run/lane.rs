@@ -7,7 +7,6 @@ use std::time::Duration;
 use conform_cases::case::Case;
 use conform_cases::inputs::Decoded;
 use conform_cases::judge::{Check, Failure};
-use conform_cases::model::Kernels;
 
 use super::pool::Pool;
 use super::prepare::Judged;
@@ -122,7 +121,7 @@ fn execute(
 
 fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) -> Execute {
     let info = &pool.found.info;
-    let own = info.capabilities.kernels == Kernels::Own;
+    let own = info.capabilities.kernels.is_own();
     let (mut result, worker_times) = match attempt {
         Attempt::Unavailable(why) => return Execute::lost(NoDevice::Unavailable(why)),
         Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),

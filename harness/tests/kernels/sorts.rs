@@ -8,7 +8,7 @@ use conform_harness::backend::Device;
 use super::{device, run};
 
 /// A sort of random keys.
-pub(super) fn plan(shape: [usize; 4], margins: bool, order: Order) -> Plan {
+pub(crate) fn plan(shape: [usize; 4], margins: bool, order: Order) -> Plan {
     let x = Tensor::whole("x", ElemType::F32, shape, Role::Input).with_margins([margins; 4]);
     let out = Tensor::whole("out", ElemType::I32, shape, Role::Output);
     Plan { case: String::new(), tensors: vec![x, out], steps: vec![Step::Argsort { x: 0, out: 1, order }] }

@@ -1,0 +1,176 @@
+//! The CUDA device: one plan's memory and steps.
+
+use std::ops::Range;
+
+use conform_cases::formats::ElemType;
+use conform_cases::plan::{Plan, Step};
+
+use super::argsort::Argsort;
+use super::memory::Memory;
+use super::mul_mat_id::MulMatId;
+use super::nvrtc::Nvrtc;
+use super::probe::FoundDevice;
+use super::program::Source;
+use super::runtime::{Allocator, Buffer, Runtime};
+use super::top_k::TopK;
+use super::weights::Converted;
+use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
+
+/// An open CUDA device.
+pub(super) struct CudaDevice {
+    info: DeviceInfo,
+    loaded: Option<Loaded>,
+    runtime: Runtime,
+}
+
+/// A plan with its memory.
+struct Loaded {
+    plan: Plan,
+    memory: Vec<Memory>,
+    steps: Vec<LoadedStep>,
+}
+
+enum LoadedStep {
+    MulMatId(MulMatId),
+    Argsort(Argsort),
+    TopK(TopK),
+}
+
+impl CudaDevice {
+    pub(super) fn open(found: FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
+        let runtime = Runtime::open(&found, nvrtc, sources)?;
+        Ok(CudaDevice { info: found.info, loaded: None, runtime })
+    }
+
+    /// The runtime beside the plan and one of its tensors.
+    fn tensor(&mut self, index: usize) -> Result<(&Runtime, &Plan, &mut Memory), DeviceError> {
+        self.runtime.enter()?;
+        let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;
+        let memory = loaded.memory.get_mut(index);
+        let memory = memory.ok_or_else(|| DeviceError(format!("the plan has no tensor {index}")))?;
+        Ok((&self.runtime, &loaded.plan, memory))
+    }
+}
+
+impl Device for CudaDevice {
+    fn info(&self) -> &DeviceInfo {
+        &self.info
+    }
+
+    fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
+        self.free();
+        self.runtime.enter()?;
+        self.loaded = Some(Loaded::new(&self.runtime, plan)?);
+        Ok(self.runtime.finish()?)
+    }
+
+    fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        let (runtime, plan, memory) = self.tensor(tensor)?;
+        if let Some(converted) = &mut memory.converted {
+            converted.before_write(runtime, &plan.tensors[tensor], &memory.raw, bytes.len())?;
+        }
+        runtime.write(&mut memory.raw, offset, bytes)
+    }
+
+    fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        let (runtime, plan, memory) = self.tensor(tensor)?;
+        if let Some(converted) = &mut memory.converted {
+            converted.restore(runtime, &plan.tensors[tensor], &memory.raw)?;
+        }
+        runtime.read(&memory.raw, offset, bytes)
+    }
+
+    fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
+        self.runtime.enter()?;
+        for step in self.loaded.iter().flat_map(|l| &l.steps) {
+            for buffer in step.scratch() {
+                self.runtime.fill(buffer, pattern)?;
+            }
+        }
+        self.runtime.finish()
+    }
+
+    fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError> {
+        self.runtime.enter()?;
+        let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;
+        let queued = loaded.enqueue(&self.runtime, steps);
+        // Whatever was queued before an error ends before anything is freed or read.
+        let finished = self.runtime.finish();
+        queued.and(finished)
+    }
+
+    fn free(&mut self) {
+        self.loaded = None;
+    }
+}
+
+/// Refuses a step that names a tensor the plan hasn't.
+fn check_tensors(plan: &Plan, step: &Step) -> Result<(), DeviceError> {
+    match step.tensors().into_iter().find(|&t| t >= plan.tensors.len()) {
+        Some(t) => Err(DeviceError(format!("a step names tensor {t}, the plan has {}", plan.tensors.len()))),
+        None => Ok(()),
+    }
+}
+
+fn no_plan() -> DeviceError {
+    DeviceError("no plan is loaded".to_owned())
+}
+
+impl Loaded {
+    fn new(runtime: &Runtime, plan: &Plan) -> Result<Self, LoadError> {
+        let mut memory = Allocator::new(runtime);
+        let mut tensors = Vec::with_capacity(plan.tensors.len());
+        for t in &plan.tensors {
+            tensors.push(Memory { raw: memory.buffer(&t.name, t.parent_bytes())?, converted: None });
+        }
+        let mut steps = Vec::with_capacity(plan.steps.len());
+        for step in &plan.steps {
+            check_tensors(plan, step)?;
+            steps.push(LoadedStep::load(&mut memory, plan, step)?);
+            if let Step::MulMatId { weights, .. } = *step {
+                let t = &plan.tensors[weights];
+                if t.ty == ElemType::Mxfp4 && tensors[weights].converted.is_none() {
+                    tensors[weights].converted = Some(Converted::new(&mut memory, t)?);
+                }
+            }
+        }
+        Ok(Loaded { plan: plan.clone(), memory: tensors, steps })
+    }
+
+    fn enqueue(&mut self, runtime: &Runtime, steps: Range<usize>) -> Result<(), DeviceError> {
+        let count = self.steps.len();
+        let wanted = self.steps.get(steps.clone());
+        let wanted = wanted.ok_or_else(|| DeviceError(format!("steps {steps:?} of a plan of {count}")))?;
+        for step in wanted {
+            match step {
+                LoadedStep::MulMatId(s) => {
+                    s.convert_weights(runtime, &self.plan, &mut self.memory)?;
+                    s.enqueue(runtime, &self.plan, &self.memory)?;
+                }
+                LoadedStep::Argsort(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
+                LoadedStep::TopK(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
+            }
+        }
+        Ok(())
+    }
+}
+
+impl LoadedStep {
+    fn load(memory: &mut Allocator<'_>, plan: &Plan, step: &Step) -> Result<Self, LoadError> {
+        Ok(match *step {
+            Step::MulMatId { weights, x, ids, out } => {
+                LoadedStep::MulMatId(MulMatId::load(memory, plan, [weights, x, ids, out])?)
+            }
+            Step::Argsort { x, out, order } => LoadedStep::Argsort(Argsort::load(memory, plan, [x, out], order)?),
+            Step::TopK { x, out } => LoadedStep::TopK(TopK::load(memory, plan, [x, out])?),
+        })
+    }
+
+    fn scratch(&self) -> Vec<&Buffer> {
+        match self {
+            LoadedStep::MulMatId(s) => s.scratch(),
+            LoadedStep::Argsort(s) => s.scratch(),
+            LoadedStep::TopK(_) => Vec::new(),
+        }
+    }
+}

@@ -1,0 +1,252 @@
+//! `mul_mat_id` as a pipeline of launches.
+//!
+//! MXFP4 weights with one token go through gemv; with more, slots are sorted by
+//! expert (route), their activations gathered and tiles multiplied: reorder and
+//! gemm in f32, or split and gemm_tensor where the chip has tensor cores for
+//! bf16. Every other type goes through the expert kernel in one launch.
+
+use conform_cases::formats::ElemType;
+use conform_cases::plan::{Plan, Tensor};
+
+use super::memory::Memory;
+use super::program::{TENSOR_ROWS, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
+use super::runtime::{Allocator, Arg, Buffer, Kernel, Runtime, view};
+use crate::backend::{DeviceError, LoadError};
+
+/// The types of the expert kernel, in the order of their enumeration there.
+const EXPERT_TYPES: [ElemType; 10] = [
+    ElemType::F32,
+    ElemType::F16,
+    ElemType::Bf16,
+    ElemType::Q4_0,
+    ElemType::Q4_1,
+    ElemType::Q5_0,
+    ElemType::Q5_1,
+    ElemType::Q8_0,
+    ElemType::Q4K,
+    ElemType::Q6K,
+];
+
+/// A loaded step.
+pub(super) struct MulMatId {
+    weights: usize,
+    x: usize,
+    ids: usize,
+    out: usize,
+    shape: Shape,
+    path: Path,
+}
+
+/// The sizes of a step, in the names the kernels use.
+struct Shape {
+    k: usize,
+    rows: usize,
+    experts: usize,
+    per_token: usize,
+    used: usize,
+    tokens: usize,
+}
+
+enum Path {
+    Expert { type_code: u32 },
+    Gemv,
+    Gemm(Box<Routing>),
+}
+
+/// Scratch of the gemm path.
+struct Routing {
+    /// No routing needs more tiles.
+    max_tiles: usize,
+    counts: Buffer,
+    tile_offset: Buffer,
+    tile_expert: Buffer,
+    sorted: Buffer,
+    gathered: Gathered,
+}
+
+/// Activations in the order of sorted slots.
+enum Gathered {
+    /// As they are, for gemm.
+    Whole(Buffer),
+    /// Each in three numbers, scaled, and what scales a row back: for gemm_tensor.
+    Split { parts: Buffer, unscale: Buffer },
+}
+
+fn unsupported<T>(why: String) -> Result<T, LoadError> {
+    Err(LoadError::Unsupported(why))
+}
+
+impl Shape {
+    fn new(w: &Tensor, x: &Tensor, ids: &Tensor, out: &Tensor) -> Result<Self, LoadError> {
+        let [k, rows, experts, w3] = w.shape;
+        let [used, tokens, i2, i3] = ids.shape;
+        let per_token = x.shape[1];
+        if x.ty != ElemType::F32 || ids.ty != ElemType::I32 || out.ty != ElemType::F32 {
+            return unsupported(format!("mul_mat_id with x {}, ids {}, out {}", x.ty, ids.ty, out.ty));
+        }
+        let fits = x.shape == [k, per_token, tokens, 1] && out.shape == [rows, used, tokens, 1];
+        if !fits || [w3, i2, i3] != [1; 3] || per_token == 0 || used % per_token != 0 {
+            let (w, x, ids, out) = (w.shape, x.shape, ids.shape, out.shape);
+            return unsupported(format!("mul_mat_id of weights {w:?}, x {x:?}, ids {ids:?}, out {out:?}"));
+        }
+        // Tables and kernels count slots and their places in tiles in 32 bits.
+        let limit = u64::from(u32::MAX / 2);
+        let places = used as u64 * tokens as u64 + experts as u64 * TILE_SLOTS as u64;
+        for (what, number) in [("k", k as u64), ("rows", rows as u64), ("slots and padding", places)] {
+            if number > limit {
+                return unsupported(format!("{what} {number} of mul_mat_id, the limit is {limit}"));
+            }
+        }
+        Ok(Shape { k, rows, experts, per_token, used, tokens })
+    }
+
+    fn slots(&self) -> usize {
+        self.used * self.tokens
+    }
+}
+
+impl MulMatId {
+    /// Checks the step against the device and allocates its scratch.
+    pub(super) fn load(
+        memory: &mut Allocator<'_>,
+        plan: &Plan,
+        [weights, x, ids, out]: [usize; 4],
+    ) -> Result<Self, LoadError> {
+        let tensors = &plan.tensors;
+        let shape = Shape::new(&tensors[weights], &tensors[x], &tensors[ids], &tensors[out])?;
+        let kernels = &memory.runtime.kernels;
+        let slots = shape.slots() as u64;
+        let path = match tensors[weights].ty {
+            ElemType::Mxfp4 if shape.tokens == 1 => {
+                kernels.gemv.countable(slots.saturating_mul(shape.rows.div_ceil(VECTOR_LANES) as u64))?;
+                Path::Gemv
+            }
+            ElemType::Mxfp4 => Path::Gemm(Box::new(Routing::new(memory, &shape)?)),
+            ty => {
+                let Some(type_code) = EXPERT_TYPES.iter().position(|t| *t == ty) else {
+                    return unsupported(format!("{ty} weights"));
+                };
+                kernels.expert.countable_items(slots.saturating_mul(shape.rows as u64))?;
+                Path::Expert { type_code: type_code as u32 }
+            }
+        };
+        Ok(MulMatId { weights, x, ids, out, shape, path })
+    }
+
+    /// Brings the converted form of the weights up to date where this step reads it.
+    pub(super) fn convert_weights(
+        &self,
+        runtime: &Runtime,
+        plan: &Plan,
+        memory: &mut [Memory],
+    ) -> Result<(), DeviceError> {
+        let weights = &mut memory[self.weights];
+        match &mut weights.converted {
+            Some(converted) => converted.update(runtime, &plan.tensors[self.weights], &weights.raw),
+            None => Ok(()),
+        }
+    }
+
+    /// Scratch buffers, for poisoning.
+    pub(super) fn scratch(&self) -> Vec<&Buffer> {
+        match &self.path {
+            Path::Gemm(r) => {
+                let mut scratch = vec![&r.counts, &r.tile_offset, &r.tile_expert, &r.sorted];
+                match &r.gathered {
+                    Gathered::Whole(rows) => scratch.push(rows),
+                    Gathered::Split { parts, unscale } => scratch.extend([parts, unscale]),
+                }
+                scratch
+            }
+            _ => Vec::new(),
+        }
+    }
+
+    /// Enqueues the step. Weights are converted already.
+    pub(super) fn enqueue(&self, runtime: &Runtime, plan: &Plan, memory: &[Memory]) -> Result<(), DeviceError> {
+        let s = &self.shape;
+        let tensor = |i: usize| (Arg::Buffer(&memory[i].raw), view(&plan.tensors[i]));
+        let (x, x_view) = tensor(self.x);
+        let (ids, ids_view) = tensor(self.ids);
+        let (out, out_view) = tensor(self.out);
+        let [k, rows, experts, per_token, used, slots] =
+            [s.k, s.rows, s.experts, s.per_token, s.used, s.slots()].map(|v| Arg::U32(v as u32));
+        let launch = |kernel: &Kernel, groups, args: &[Arg<'_>]| runtime.launch(kernel, groups, args);
+        let launch_items = |kernel: &Kernel, items, args: &[Arg<'_>]| runtime.launch_items(kernel, items, args);
+        let kernels = &runtime.kernels;
+
+        if let Path::Expert { type_code } = self.path {
+            let (w, w_view) = tensor(self.weights);
+            let head = [Arg::U32(type_code), w, w_view, k, rows, experts, x, x_view, per_token];
+            let tail = [ids, ids_view, used, slots, out, out_view];
+            return launch_items(&kernels.expert, s.slots() * s.rows, &[&head[..], &tail[..]].concat());
+        }
+
+        let converted = memory[self.weights].converted.as_ref();
+        let converted = converted.ok_or_else(|| DeviceError("mxfp4 weights have no converted form".to_owned()))?;
+        let (scale, code) = (Arg::Buffer(&converted.scale), Arg::Buffer(&converted.code));
+        let Path::Gemm(routing) = &self.path else {
+            let args = [scale, code, k, rows, experts, x, x_view, per_token, ids, ids_view, out, out_view];
+            return launch(&kernels.gemv, s.used * s.rows.div_ceil(VECTOR_LANES), &args);
+        };
+
+        let [counts, tile_offset, tile_expert, sorted] =
+            [&routing.counts, &routing.tile_offset, &routing.tile_expert, &routing.sorted].map(Arg::Buffer);
+        let places = routing.max_tiles * TILE_SLOTS;
+        runtime.fill(&routing.counts, 0)?;
+        launch_items(&kernels.histogram, s.slots(), &[ids, ids_view, used, slots, experts, counts])?;
+        launch(&kernels.scan, 1, &[counts, experts, tile_offset])?;
+        launch_items(&kernels.pad, places, &[tile_offset, experts, sorted])?;
+        let scatter = [ids, ids_view, used, slots, experts, tile_offset, counts, tile_expert, sorted];
+        launch_items(&kernels.scatter, s.slots(), &scatter)?;
+        let gather = [x, x_view, k, per_token, used, experts, tile_offset, sorted];
+        let multiply = [scale, code, k, rows, experts, used, tile_offset, tile_expert, sorted];
+        let result = [out, out_view];
+        match &routing.gathered {
+            Gathered::Whole(gathered) => {
+                let gathered = [Arg::Buffer(gathered)];
+                launch(&kernels.reorder, places, &[&gather[..], &gathered].concat())?;
+                let blocks = routing.max_tiles * s.rows.div_ceil(TILE_ROWS);
+                launch(&kernels.gemm, blocks, &[&multiply[..], &gathered, &result].concat())
+            }
+            Gathered::Split { parts, unscale } => {
+                let gathered = [Arg::Buffer(parts), Arg::Buffer(unscale)];
+                launch(&kernels.split, places, &[&gather[..], &gathered].concat())?;
+                let blocks = routing.max_tiles * s.rows.div_ceil(TENSOR_ROWS);
+                launch(&kernels.gemm_tensor, blocks, &[&multiply[..], &gathered, &result].concat())
+            }
+        }
+    }
+}
+
+impl Routing {
+    fn new(memory: &mut Allocator<'_>, s: &Shape) -> Result<Self, LoadError> {
+        // Each expert leaves at most one tile partly filled, and a tile holds at least one slot.
+        let max_tiles = (s.slots() / TILE_SLOTS + s.experts).min(s.slots());
+        let places = max_tiles * TILE_SLOTS;
+        let kernels = &memory.runtime.kernels;
+        kernels.reorder.countable(places as u64)?;
+        kernels.gemm.countable((max_tiles as u64).saturating_mul(s.rows.div_ceil(TILE_ROWS) as u64))?;
+        Ok(Routing {
+            max_tiles,
+            counts: memory.scratch("slots per expert", s.experts)?,
+            tile_offset: memory.scratch("first tile per expert", s.experts + 1)?,
+            tile_expert: memory.scratch("expert per tile", max_tiles)?,
+            sorted: memory.scratch("sorted slots", places)?,
+            gathered: Gathered::new(memory, places, s.k)?,
+        })
+    }
+}
+
+impl Gathered {
+    fn new(memory: &mut Allocator<'_>, places: usize, k: usize) -> Result<Self, LoadError> {
+        let values = places.saturating_mul(k);
+        if !memory.runtime.tensor_cores {
+            return Ok(Gathered::Whole(memory.scratch("sorted activations", values)?));
+        }
+        // Three numbers of half a word for each value.
+        let parts = memory.scratch("parts of sorted activations", values.saturating_mul(3).div_ceil(2))?;
+        let unscale = memory.scratch("scales of sorted activations", places)?;
+        Ok(Gathered::Split { parts, unscale })
+    }
+}

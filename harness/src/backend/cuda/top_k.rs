@@ -1,0 +1,51 @@
+//! `top_k`: a block for each row, in one launch whatever the sizes are.
+
+use conform_cases::formats::ElemType;
+use conform_cases::plan::Plan;
+
+use super::memory::Memory;
+use super::runtime::{Allocator, Arg, Runtime, view};
+use crate::backend::{DeviceError, LoadError};
+
+/// A loaded step.
+pub(super) struct TopK {
+    x: usize,
+    out: usize,
+    cols: u32,
+    k: u32,
+    rows: usize,
+}
+
+impl TopK {
+    /// Checks the step against the device. It needs no scratch.
+    pub(super) fn load(memory: &Allocator<'_>, plan: &Plan, [x, out]: [usize; 2]) -> Result<Self, LoadError> {
+        let (xt, ot) = (&plan.tensors[x], &plan.tensors[out]);
+        let ([cols, above @ ..], [k, out_above @ ..]) = (xt.shape, ot.shape);
+        let fits = (1..=cols).contains(&k) && above == out_above;
+        if xt.ty != ElemType::F32 || ot.ty != ElemType::I32 || !fits {
+            let why = format!("top_k of {} {:?} into {} {:?}", xt.ty, xt.shape, ot.ty, ot.shape);
+            return Err(LoadError::Unsupported(why));
+        }
+        if cols > i32::MAX as usize {
+            return Err(LoadError::Unsupported(format!("{cols} columns in top_k, the limit is {}", i32::MAX)));
+        }
+        let rows: usize = above.iter().product();
+        memory.runtime.kernels.top_k.countable(rows as u64)?;
+        Ok(TopK { x, out, cols: cols as u32, k: k as u32, rows })
+    }
+
+    /// Enqueues the step.
+    pub(super) fn enqueue(&self, runtime: &Runtime, plan: &Plan, memory: &[Memory]) -> Result<(), DeviceError> {
+        let [_, r1, r2, _] = plan.tensors[self.x].shape;
+        let args = [
+            Arg::Buffer(&memory[self.x].raw),
+            view(&plan.tensors[self.x]),
+            Arg::Buffer(&memory[self.out].raw),
+            view(&plan.tensors[self.out]),
+            Arg::Dims([r1 as u32, r2 as u32]),
+            Arg::U32(self.cols),
+            Arg::U32(self.k),
+        ];
+        runtime.launch(&runtime.kernels.top_k, self.rows, &args)
+    }
+}

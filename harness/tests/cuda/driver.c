@@ -1,0 +1,284 @@
+// A CUDA driver and an NVRTC that own no GPU: memory is the host's, and launches do nothing.
+//
+// Numbers of the environment say how they behave; see `number` calls. Compiled with -DNO_SYMBOLS it is a library that
+// has next to nothing, as an old driver would.
+
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static size_t number(const char *name, size_t otherwise)
+{
+    const char *text = getenv(name);
+    return text ? strtoull(text, NULL, 10) : otherwise;
+}
+
+int cuInit(unsigned flags)
+{
+    (void)flags;
+    return (int)number("FAKE_INIT", 0);
+}
+
+#ifndef NO_SYMBOLS
+
+typedef unsigned long long address;
+
+static size_t in_use;
+
+static size_t total(void)
+{
+    return number("FAKE_MEMORY", 1 << 30);
+}
+
+int cuDriverGetVersion(int *version)
+{
+    *version = (int)number("FAKE_VERSION", 13000);
+    return 0;
+}
+
+int cuGetErrorName(int code, const char **name)
+{
+    *name = code == 2 ? "CUDA_ERROR_OUT_OF_MEMORY" : code == 700 ? "CUDA_ERROR_ILLEGAL_ADDRESS"
+        : code == 803 ? "CUDA_ERROR_SYSTEM_DRIVER_MISMATCH" : NULL;
+    return *name ? 0 : 1;
+}
+
+int cuGetErrorString(int code, const char **text)
+{
+    *text = code == 2 ? "out of memory" : NULL;
+    return *text ? 0 : 1;
+}
+
+int cuDeviceGetCount(int *count)
+{
+    *count = (int)number("FAKE_COUNT", 1);
+    return 0;
+}
+
+int cuDeviceGet(int *device, int ordinal)
+{
+    *device = ordinal;
+    return 0;
+}
+
+int cuDeviceGetName(char *name, int len, int device)
+{
+    snprintf(name, (size_t)len, "Fake GPU %d", device);
+    return 0;
+}
+
+int cuDeviceGetAttribute(int *value, int attribute, int device)
+{
+    (void)device;
+    // 75 and 76 are the two halves of the compute capability.
+    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
+    return 0;
+}
+
+int cuDeviceTotalMem_v2(size_t *bytes, int device)
+{
+    (void)device;
+    *bytes = total();
+    return 0;
+}
+
+int cuDeviceGetPCIBusId(char *id, int len, int device)
+{
+    snprintf(id, (size_t)len, "0000:0%d:00.0", device);
+    return 0;
+}
+
+int cuDeviceGetUuid_v2(char *uuid, int device)
+{
+    memset(uuid, device, 16);
+    return 0;
+}
+
+int cuDevicePrimaryCtxRetain(void **context, int device)
+{
+    (void)device;
+    *context = &in_use;
+    return 0;
+}
+
+int cuDevicePrimaryCtxRelease_v2(int device)
+{
+    (void)device;
+    return 0;
+}
+
+int cuCtxSetCurrent(void *context)
+{
+    return context == &in_use ? 0 : 201;
+}
+
+int cuCtxSynchronize(void)
+{
+    return (int)number("FAKE_SYNC", 0);
+}
+
+int cuMemGetInfo_v2(size_t *free, size_t *all)
+{
+    *free = total() - in_use;
+    *all = total();
+    return 0;
+}
+
+int cuMemAlloc_v2(address *at, size_t bytes)
+{
+    if (bytes > total() - in_use)
+        return 2;
+    size_t *memory = malloc(bytes + 64);
+    *memory = bytes;
+    in_use += bytes;
+    *at = (address)memory + 64;
+    return 0;
+}
+
+int cuMemFree_v2(address at)
+{
+    size_t *memory = (size_t *)(at - 64);
+    in_use -= *memory;
+    free(memory);
+    return 0;
+}
+
+int cuMemcpyHtoD_v2(address to, const void *from, size_t bytes)
+{
+    memcpy((void *)to, from, bytes);
+    return 0;
+}
+
+int cuMemcpyDtoH_v2(void *to, address from, size_t bytes)
+{
+    memcpy(to, (void *)from, bytes);
+    return 0;
+}
+
+int cuMemsetD32Async(address to, unsigned word, size_t count, void *stream)
+{
+    (void)stream;
+    for (size_t i = 0; i < count; ++i)
+        ((unsigned *)to)[i] = word;
+    return 0;
+}
+
+int cuModuleLoadData(void **module, const void *image)
+{
+    *module = (void *)image;
+    return 0;
+}
+
+int cuModuleUnload(void *module)
+{
+    (void)module;
+    return 0;
+}
+
+int cuModuleGetFunction(void **function, void *module, const char *name)
+{
+    (void)name;
+    *function = module;
+    return 0;
+}
+
+int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,
+                   unsigned shared, void *stream, void **params, void **extra)
+{
+    (void)function, (void)x, (void)y, (void)z, (void)bx, (void)by, (void)bz;
+    (void)shared, (void)stream, (void)params, (void)extra;
+    return (int)number("FAKE_LAUNCH", 0);
+}
+
+int nvrtcVersion(int *major, int *minor)
+{
+    *major = 13;
+    *minor = 0;
+    return 0;
+}
+
+int nvrtcGetNumSupportedArchs(int *count)
+{
+    *count = 1;
+    return 0;
+}
+
+int nvrtcGetSupportedArchs(int *archs)
+{
+    archs[0] = (int)number("FAKE_ARCH", 90);
+    return 0;
+}
+
+int nvrtcCreateProgram(void **program, const char *source, const char *name, int count, const char **headers,
+                       const char **names)
+{
+    (void)source, (void)name, (void)count, (void)headers, (void)names;
+    *program = &in_use;
+    return 0;
+}
+
+int nvrtcDestroyProgram(void **program)
+{
+    *program = NULL;
+    return 0;
+}
+
+int nvrtcCompileProgram(void *program, int count, const char **options)
+{
+    (void)program, (void)count, (void)options;
+    return (int)number("FAKE_COMPILE", 0);
+}
+
+static int image(size_t *bytes, char *to)
+{
+    const char text[] = "a.cu(3): error: as asked";
+    if (bytes)
+        *bytes = sizeof text;
+    if (to)
+        memcpy(to, text, sizeof text);
+    return 0;
+}
+
+int nvrtcGetProgramLogSize(void *program, size_t *bytes)
+{
+    (void)program;
+    return image(bytes, NULL);
+}
+
+int nvrtcGetProgramLog(void *program, char *log)
+{
+    (void)program;
+    return image(NULL, log);
+}
+
+int nvrtcGetPTXSize(void *program, size_t *bytes)
+{
+    (void)program;
+    return image(bytes, NULL);
+}
+
+int nvrtcGetPTX(void *program, char *to)
+{
+    (void)program;
+    return image(NULL, to);
+}
+
+int nvrtcGetCUBINSize(void *program, size_t *bytes)
+{
+    (void)program;
+    return image(bytes, NULL);
+}
+
+int nvrtcGetCUBIN(void *program, char *to)
+{
+    (void)program;
+    return image(NULL, to);
+}
+
+const char *nvrtcGetErrorString(int code)
+{
+    return code == 6 ? "NVRTC_ERROR_COMPILATION" : "some error";
+}
+
+#endif
