@@ -202,6 +202,9 @@ impl MulMatIdOracle {
             let why = "errors are independent only in random data of both signs";
             return whole::not_possible(why);
         }
+        if self.case.k < whole::SHORTEST {
+            return whole::not_possible("rows this short have the same few roundings");
+        }
         if model.stages.iter().any(|stage| stage.sums.truncates()) {
             return whole::not_possible("truncated sums have errors of one sign");
         }

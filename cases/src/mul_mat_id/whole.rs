@@ -28,6 +28,10 @@ use crate::model::{Activations, Conversion, Model};
 /// Standard deviations beyond which `scale` and `bias` fail: healthy runs stay below 4.
 const LIMIT: f64 = 7.0;
 
+/// Columns from which roundings of different outputs are independent. A shorter row of a type with few bits is one of few,
+/// up to its scale, and outputs of equal rows have equal errors.
+pub(super) const SHORTEST: usize = 4;
+
 /// Activation rows from which `noise` says something.
 const ROWS_FOR_NOISE: usize = 16;
 
