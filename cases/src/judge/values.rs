@@ -16,6 +16,11 @@ pub struct Expected {
     pub class: Class,
 }
 
+impl Expected {
+    /// An element that no correct device writes.
+    pub const UNTOUCHED: Self = Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
+}
+
 /// How an element is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Class {

@@ -134,9 +134,9 @@ impl MulMatIdOracle {
     }
 
     /// What is known of an element; `None` where its id is out of range.
-    fn terms<'a>(&'a self, basis: &'a Basis, i: usize) -> Option<Terms<'a>> {
+    fn terms<'a>(&'a self, basis: &'a Basis, (slot, row): (usize, usize)) -> Option<Terms<'a>> {
         let case = &self.case;
-        let (slot, row) = (i / case.m, i % case.m);
+        let i = slot * case.m + row;
         let w = self.experts[slot].and_then(|e| basis.sums.weight_row(e * case.m + row))?;
         let x_row = case.x_row(slot);
         let quantised = basis.quantised.as_ref().map(|q| q.envelopes[i]);
@@ -150,12 +150,10 @@ impl MulMatIdOracle {
     }
 
     /// What an element should be under a model.
-    fn expectation(&self, rules: &Rules, basis: &Basis, i: usize) -> Expected {
-        let Some(terms) = self.terms(basis, i) else {
-            return Expected { value: 0.0, bound: 0.0, class: Class::Untouched };
-        };
+    fn expectation(&self, rules: &Rules, basis: &Basis, (slot, row): (usize, usize)) -> Expected {
+        let Some(terms) = self.terms(basis, (slot, row)) else { return Expected::UNTOUCHED };
         // What the operands themselves make of it; a known quantiser may overflow where they do not.
-        let plain = basis.plain.as_ref().map_or(0.0, |sums| sums.element(i).y);
+        let plain = basis.plain.as_ref().map_or(0.0, |sums| sums.element(slot * self.case.m + row).y);
         if !plain.is_finite() {
             let class = if plain.is_nan() { Class::NaN } else { Class::Infinite };
             return Expected { value: plain, bound: 0.0, class };
@@ -172,8 +170,13 @@ impl MulMatIdOracle {
 
     /// What every element should be under a model.
     fn expectations(&self, model: &Model, basis: &Basis) -> Vec<Expected> {
-        let rules = self.rules(model);
-        (0..self.case.slots() * self.case.m).into_par_iter().map(|i| self.expectation(&rules, basis, i)).collect()
+        let (rules, m) = (self.rules(model), self.case.m);
+        let mut expected = vec![Expected::UNTOUCHED; self.case.slots() * m];
+        expected.par_chunks_mut(m).enumerate().for_each(|(slot, rows)| {
+            let rows = rows.iter_mut().enumerate();
+            rows.for_each(|(row, place)| *place = self.expectation(&rules, basis, (slot, row)));
+        });
+        expected
     }
 
     fn rules(&self, model: &Model) -> Rules {
@@ -215,26 +218,23 @@ impl MulMatIdOracle {
         }
         // Two slots of one expert and one activation row have the same errors, not independent ones: the first counts.
         let mut seen = BTreeSet::new();
-        let mut counts = |slot: usize| seen.insert((self.experts[slot], self.case.x_row(slot)));
-        let counted: Vec<bool> = (0..self.case.slots()).map(&mut counts).collect();
-        let rules = self.rules(model);
-        let finite = |(i, got): (usize, f32)| {
-            if !counted[i / self.case.m] {
-                return None;
-            }
-            let expected = expected[i];
-            let judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
-            let (own_variance, variance) = rules.variances(&self.terms(basis, i).filter(|_| judged)?);
+        let first = |slot: &usize| seen.insert((self.experts[*slot], self.case.x_row(*slot)));
+        let slots: Vec<usize> = (0..self.case.slots()).filter(first).collect();
+        let (rules, (got, _)) = (self.rules(model), output.as_chunks::<4>());
+        let judged = |slot: usize, row: usize| {
+            let i = slot * self.case.m + row;
+            let (expected, got) = (expected[i], f32::from_le_bytes(got[i]));
+            let is_judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
+            let (own_variance, variance) = rules.variances(&self.terms(basis, (slot, row)).filter(|_| is_judged)?);
             let error = f64::from(got) - expected.value;
-            Some(whole::Output { element: i, y: expected.value, error, own_variance, variance })
+            Some(whole::Output { y: expected.value, error, own_variance, variance })
         };
-        let outputs: Vec<_> = read_f32(output).enumerate().filter_map(finite).collect();
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),
             Activations::Converted(_) => 0.0,
         };
         let operands = whole::Operands { walk: self.walk(inputs), x: &self.x, x_rows: &self.x_rows };
-        whole::checks(&operands, &whole::Shared::of(model, blocks, relative), &outputs)
+        whole::checks(&operands, &whole::Shared::of(model, blocks, relative), &slots, judged)
     }
 
     fn place(&self, element: usize) -> Place {

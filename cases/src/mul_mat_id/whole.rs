@@ -38,8 +38,6 @@ const ROWS_FOR_NOISE: usize = 16;
 /// One finite output that was judged.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Output {
-    /// Position in the output.
-    pub(super) element: usize,
     /// The right value.
     pub(super) y: f64,
     /// Got minus right.
@@ -96,32 +94,98 @@ pub(super) fn not_possible(why: &str) -> Vec<Check> {
     ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into()
 }
 
-/// The three checks.
-pub(super) fn checks(operands: &Operands<'_>, shared: &Shared<'_>, outputs: &[Output]) -> Vec<Check> {
-    let outputs: Vec<&Output> = outputs.iter().filter(|o| o.variance > 0.0 && o.variance.is_finite()).collect();
-    if outputs.is_empty() {
+/// Sums over outputs, with weights ω = 1/σ².
+#[derive(Clone, Copy, Default)]
+struct Totals {
+    /// Outputs, and activation rows that have some.
+    outputs: usize,
+    rows: usize,
+    /// Σω and Σωy².
+    weights: f64,
+    squares: f64,
+    /// Σωρ, Σωρy and Σωρ².
+    errors: f64,
+    along: f64,
+    noise: f64,
+    /// Σω²v and Σω²y²v, v the variance of the accumulation alone.
+    own: f64,
+    own_along: f64,
+}
+
+impl Totals {
+    fn add(&mut self, o: &Output) {
+        let w = 1.0 / o.variance;
+        self.outputs += 1;
+        self.weights += w;
+        self.squares += w * o.y * o.y;
+        self.errors += w * o.error;
+        self.along += w * o.error * o.y;
+        self.noise += w * o.error * o.error;
+        self.own += w * w * o.own_variance;
+        self.own_along += w * w * o.own_variance * o.y * o.y;
+    }
+
+    fn join(&mut self, other: &Totals) {
+        self.outputs += other.outputs;
+        self.weights += other.weights;
+        self.squares += other.squares;
+        self.errors += other.errors;
+        self.along += other.along;
+        self.noise += other.noise;
+        self.own += other.own;
+        self.own_along += other.own_along;
+    }
+}
+
+/// The three checks, over the outputs of these slots: `output` is asked for each slot and row, and has none where nothing
+/// was judged.
+pub(super) fn checks(
+    operands: &Operands<'_>,
+    shared: &Shared<'_>,
+    slots: &[usize],
+    output: impl Fn(usize, usize) -> Option<Output> + Sync,
+) -> Vec<Check> {
+    let case = operands.walk.case;
+    let known = |slot, row| output(slot, row).filter(|o| o.variance > 0.0 && o.variance.is_finite());
+    let of_slot = |slot: &usize| {
+        let mut totals = Totals::default();
+        (0..case.m).filter_map(|row| known(*slot, row)).for_each(|o| totals.add(&o));
+        totals
+    };
+    // One after the other, so that sums are the same in every run.
+    let (mut totals, mut rows) = (Totals::default(), BTreeSet::new());
+    for (slot, of_slot) in slots.iter().zip(slots.par_iter().map(of_slot).collect::<Vec<_>>()) {
+        totals.join(&of_slot);
+        rows.extend((of_slot.outputs > 0).then(|| case.x_row(*slot)));
+    }
+    totals.rows = rows.len();
+    if totals.outputs == 0 {
         let why = "no output has an error of known variance";
         return not_possible(why);
     }
-    let sum = |f: &dyn Fn(&Output) -> f64| outputs.iter().map(|o| f(o)).sum::<f64>();
-    let weight = |o: &Output| 1.0 / o.variance;
-    let (squares, weights) = (sum(&|o| weight(o) * o.y * o.y), sum(&weight));
-    let mut slope = vec![0.0; operands.walk.case.slots() * operands.walk.case.m];
-    let mut mean = slope.clone();
-    for o in &outputs {
-        slope[o.element] = if squares > 0.0 { weight(o) * o.y / squares } else { 0.0 };
-        mean[o.element] = weight(o) / weights;
-    }
-    let own = |c: &[f64]| outputs.iter().map(|o| c[o.element] * c[o.element] * o.own_variance).sum::<f64>();
-    let [of_slope, of_mean] = shared_variances(operands, shared, [&slope, &mean]);
-    let by = |c: &[f64]| outputs.iter().map(|o| c[o.element] * o.error).sum::<f64>();
-    let scale = verdict("scale", by(&slope), own(&slope) + of_slope, |value| {
+    let [of_slope, of_mean] = match shared {
+        Shared::Nothing => [0.0; 2],
+        _ => {
+            let mut c = [vec![0.0; case.slots() * case.m], vec![0.0; case.slots() * case.m]];
+            for (slot, row) in slots.iter().flat_map(|slot| (0..case.m).map(move |row| (*slot, row))) {
+                let i = slot * case.m + row;
+                if let Some(o) = known(slot, row) {
+                    c[0][i] = if totals.squares > 0.0 { o.y / o.variance / totals.squares } else { 0.0 };
+                    c[1][i] = 1.0 / o.variance / totals.weights;
+                }
+            }
+            shared_variances(operands, shared, [&c[0], &c[1]])
+        }
+    };
+    let slope = if totals.squares > 0.0 { 1.0 / totals.squares } else { 0.0 };
+    let scale = verdict("scale", totals.along * slope, totals.own_along * slope * slope + of_slope, |value| {
         format!("all outputs together are scaled by {:.6}", 1.0 + value)
     });
-    let bias = verdict("bias", by(&mean), own(&mean) + of_mean, |value| {
+    let mean = 1.0 / totals.weights;
+    let bias = verdict("bias", totals.errors * mean, totals.own * mean * mean + of_mean, |value| {
         format!("all outputs together are off by {value:.3e}")
     });
-    vec![scale, bias, noise(operands, &outputs)]
+    vec![scale, bias, noise(&totals)]
 }
 
 fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) -> Check {
@@ -135,16 +199,13 @@ fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) 
 }
 
 /// The errors are not larger, as a whole, than they should be.
-fn noise(operands: &Operands<'_>, outputs: &[&Output]) -> Check {
-    let case = operands.walk.case;
-    let rows: BTreeSet<usize> = outputs.iter().map(|o| case.x_row(o.element / case.m)).collect();
-    if rows.len() < ROWS_FOR_NOISE {
+fn noise(totals: &Totals) -> Check {
+    if totals.rows < ROWS_FOR_NOISE {
         let why = format!("fewer than {ROWS_FOR_NOISE} activation rows");
         return Check::not_possible("noise", why);
     }
-    let squares: f64 = outputs.iter().map(|o| o.error * o.error / o.variance).sum();
-    let rms = (squares / outputs.len() as f64).sqrt();
-    let limit = 1.1 + 6.0 / (2.0 * rows.len() as f64).sqrt();
+    let rms = (totals.noise / totals.outputs as f64).sqrt();
+    let limit = 1.1 + 6.0 / (2.0 * totals.rows as f64).sqrt();
     if rms <= limit {
         return Check::passed("noise");
     }
@@ -154,9 +215,6 @@ fn noise(operands: &Operands<'_>, outputs: &[&Output]) -> Check {
 
 /// The variance that shared errors give to Σ c·ρ, for two sets of coefficients `[slots][m]`.
 fn shared_variances(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
-    if matches!(shared, Shared::Nothing) {
-        return [0.0; 2];
-    }
     let empty = || Gradient::empty(operands);
     let add = |mut gradient: Gradient, tile: Tile<'_>| {
         gradient.add(operands, shared, &tile, c);
