@@ -121,6 +121,9 @@ pub(super) struct Run {
     /// Cases in flight at once [default: the number of cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) jobs: Option<u16>,
+    /// Give a worker no more than so many cases, then start a fresh one: for drivers that break with use
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
+    pub(super) worker_cases: Option<u64>,
     /// Start no new case after so many unexpected results
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
     pub(super) max_failures: Option<u64>,

@@ -22,6 +22,7 @@ use crate::report::summary::{LostDevice, Summary};
 use crate::result::CaseResult;
 use crate::run::{Event, Settings, run as run_cases};
 use crate::select::device_glob;
+use crate::worker::Limits;
 
 /// Failures of one signature that are described in full; the rest is counted.
 const DESCRIBED: u64 = 3;
@@ -47,8 +48,8 @@ pub(super) fn run(args: &Run) -> Outcome {
         patience: args.patience.timeout,
         until: args.time.and_then(|t| started.checked_add(t)),
         max_failures: args.max_failures,
+        limits: Limits { cases: args.worker_cases, ..Limits::default() },
         expectations,
-        ..Settings::default()
     };
     let mut listener = Listener {
         summary: Summary::new(&found, &settings.expectations),

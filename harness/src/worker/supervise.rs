@@ -29,18 +29,20 @@ const REOPENINGS: u32 = 5;
 /// Attempts in a row that may end by SIGKILL without counting as above.
 const OPENING_KILLS: u32 = 20;
 
-/// How long things may take.
+/// How long things may take, and how much one worker may do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Limits {
     /// Starting a worker and opening a device, each: drivers compile and allocate here.
     pub open: Duration,
     /// Pause after the second failed opening in a row, growing: a GPU that is being reset needs a moment.
     pub pause: Duration,
+    /// Cases after which a worker is replaced by a fresh one: for drivers that break with use.
+    pub cases: Option<u64>,
 }
 
 impl Default for Limits {
     fn default() -> Self {
-        Limits { open: Duration::from_secs(60), pause: Duration::from_millis(250) }
+        Limits { open: Duration::from_secs(60), pause: Duration::from_millis(250), cases: None }
     }
 }
 
@@ -123,6 +125,8 @@ pub struct Supervisor {
     device: String,
     limits: Limits,
     worker: Option<Worker>,
+    /// Cases that the present worker has answered.
+    answered: u64,
     /// Set by the first opening.
     info: Option<DeviceInfo>,
     lost: Option<NoDevice>,
@@ -147,6 +151,7 @@ impl Supervisor {
             device: device.to_owned(),
             limits,
             worker: None,
+            answered: 0,
             info: None,
             lost: None,
             streak: Streak::default(),
@@ -225,7 +230,9 @@ impl Supervisor {
             match self.ready()?.call(&request, job.deadline) {
                 Ok(Reply::Ran { outcome, times, .. }) => {
                     self.streak = Streak::default();
-                    if matches!(outcome, Outcome::Failed { .. }) {
+                    self.answered += 1;
+                    let is_worn = self.limits.cases.is_some_and(|most| self.answered >= most);
+                    if is_worn || matches!(outcome, Outcome::Failed { .. }) {
                         // After an error a context may be good for nothing; the next case must not pay for it.
                         self.retire();
                     }
@@ -272,6 +279,7 @@ impl Supervisor {
             match Worker::spawn(&self.launch, &self.device, self.limits.open) {
                 Ok(worker) => {
                     self.recognise(&worker)?;
+                    self.answered = 0;
                     return Ok(worker);
                 }
                 Err(OpenError::Died(death @ Death { cause: Cause::Unkillable { .. }, .. })) => {

@@ -19,7 +19,7 @@ use case::Case;
 
 const CONFORM: &str = env!("CARGO_BIN_EXE_conform");
 const PATIENT: Duration = Duration::from_secs(20);
-const LIMITS: Limits = Limits { open: PATIENT, pause: Duration::from_millis(1) };
+const LIMITS: Limits = Limits { open: PATIENT, pause: Duration::from_millis(1), cases: None };
 
 /// A fake device whose workers count their misdeeds together.
 struct Fake {
@@ -53,6 +53,22 @@ impl Fake {
             other => panic!("{} gave {other:?}", case.plan.case),
         }
     }
+}
+
+#[test]
+fn a_worker_does_no_more_cases_than_it_may() {
+    let state = tempfile::tempdir().unwrap();
+    let launch = launch("", state.path());
+    let supervisor = Supervisor::new(launch, "fake-0", Limits { cases: Some(2), ..LIMITS });
+    let mut fake = Fake { supervisor, _state: state };
+    let mut pids = Vec::new();
+    for number in 0..4 {
+        fake.supervisor.open().unwrap();
+        pids.push(fake.supervisor.pid());
+        assert_eq!(fake.runs("good", number), None);
+    }
+    assert!(pids[0] == pids[1] && pids[1] != pids[2] && pids[2] == pids[3], "{pids:?}");
+    assert_eq!(fake.supervisor.idle_deaths(), 0);
 }
 
 /// The first case is good, the second meets the behaviour twice, the third is good again.
