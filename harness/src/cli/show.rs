@@ -16,13 +16,14 @@ use serde_json::json;
 use super::args::Show;
 use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
+use crate::worker::SharedPool;
 
 /// Bounds are shown for a device that promises what ours do.
 const SHOWN_FOR: Capabilities = Capabilities::OWN;
 
 pub(super) fn show(args: &Show) -> Outcome {
     let case: Case = args.case.parse().map_err(|e: conform_cases::id::IdError| e.to_string())?;
-    let prepared = Prepared::new(&case, vec![SHOWN_FOR])?;
+    let prepared = Prepared::new(&case, vec![SHOWN_FOR], &SharedPool::default())?;
     let files = match &args.dump {
         Some(dir) => dump(&prepared, dir).map_err(|e| format!("--dump: cannot write to {}: {e}", dir.display()))?,
         None => Vec::new(),

@@ -13,7 +13,7 @@ use super::prepare::Judged;
 use super::{Event, Prepared};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Outcome, Times as WorkerTimes};
-use crate::worker::{Attempt, Cause, Death, NoDevice, Shared, Supervisor};
+use crate::worker::{Attempt, Cause, Death, NoDevice, Shared, SharedPool, Supervisor};
 
 /// Failed cases of one device that are repeated in a fresh worker. A device that has failed so often is broken, and
 /// repeating the rest would only cost time.
@@ -38,8 +38,15 @@ impl Execute {
 }
 
 /// Takes a case through all devices.
-pub(super) fn execute_case(case: &Case, pools: &[Pool], patience: Duration, emit: &mut dyn FnMut(Event)) {
-    let prepared = match Prepared::new(case, pools.iter().map(|pool| pool.found.info.capabilities).collect()) {
+pub(super) fn execute_case(
+    case: &Case,
+    pools: &[Pool],
+    memory: &SharedPool,
+    patience: Duration,
+    emit: &mut dyn FnMut(Event),
+) {
+    let devices = pools.iter().map(|pool| pool.found.info.capabilities).collect();
+    let prepared = match Prepared::new(case, devices, memory) {
         Ok(prepared) => prepared,
         Err(why) => return emit(Event::Skipped { case: case.id(), why }),
     };
@@ -73,6 +80,9 @@ fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dy
             NoDevice::Unavailable(why) => (why.clone(), false),
             NoDevice::Wedged(why) => (why.clone(), true),
         };
+        if wedged {
+            results.abandon();
+        }
         if pool.give_up(none) {
             if wedged && !has_result {
                 let result = CaseResult::bare(&prepared.plan.case, device, Verdict::Wedged, Some(why.clone()));

@@ -17,7 +17,7 @@ use conform_cases::case::Case;
 use crate::discover::Found;
 use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
-use crate::worker::Limits;
+use crate::worker::{Limits, SharedPool};
 
 use lane::execute_case;
 use pool::Pool;
@@ -104,9 +104,10 @@ pub fn run(
         }
         queue.lock().ok()?.next()
     };
+    let memory = SharedPool::default();
     let lane = || {
         while let Some(case) = next() {
-            execute_case(&case, &pools, settings.patience, &mut |mut event| {
+            execute_case(&case, &pools, &memory, settings.patience, &mut |mut event| {
                 if let Event::Result(r) = &mut event {
                     expect::apply(&settings.expectations, r);
                     failures.fetch_add(u64::from(r.is_unexpected()), Ordering::Relaxed);

@@ -11,7 +11,7 @@ use conform_cases::judge::{
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;
-use crate::worker::{Job, Shared};
+use crate::worker::{Job, Pooled, Shared, SharedPool};
 
 /// Inputs and right values of one case, shared by all devices.
 pub struct Prepared {
@@ -22,7 +22,8 @@ pub struct Prepared {
     /// Where its bytes lie.
     pub layout: Layout,
     /// Its inputs, filled.
-    pub inputs: Shared,
+    pub inputs: Pooled,
+    memory: SharedPool,
     /// Time spent on generating them.
     pub generate: Duration,
     /// The devices it will be judged on.
@@ -54,18 +55,19 @@ pub struct Judged {
 impl Prepared {
     /// Generates a case's inputs. The error is one line: this machine has not the memory for it. What judging the devices
     /// needs is computed with the right values.
-    pub fn new(case: &Case, devices: Vec<Capabilities>) -> Result<Self, String> {
+    pub fn new(case: &Case, devices: Vec<Capabilities>, memory: &SharedPool) -> Result<Self, String> {
         let started = Instant::now();
         let plan = case.plan();
         let layout = Layout::new(&plan, POISONS.len());
         fits_in_memory(case, &layout)?;
-        let mut inputs = Shared::create(layout.input_bytes).map_err(|e| e.to_string())?;
+        let mut inputs = memory.take(layout.input_bytes).map_err(|e| e.to_string())?;
         case.fill_all(&plan, &layout, inputs.bytes_mut());
         Ok(Prepared {
             case: case.clone(),
             plan,
             layout,
             inputs,
+            memory: memory.clone(),
             generate: started.elapsed(),
             devices,
             answers: Mutex::default(),
@@ -78,8 +80,8 @@ impl Prepared {
     }
 
     /// Room for what an execution leaves behind. The error is one line.
-    pub fn results(&self) -> Result<Shared, String> {
-        Shared::create(self.layout.result_bytes).map_err(|e| e.to_string())
+    pub fn results(&self) -> Result<Pooled, String> {
+        self.memory.take(self.layout.result_bytes).map_err(|e| e.to_string())
     }
 
     /// The job of executing it. A device may take the patience for compiling and waiting, and ten times what the
@@ -161,7 +163,7 @@ mod tests {
     use super::*;
 
     fn prepared(id: &str) -> Prepared {
-        Prepared::new(&id.parse().unwrap(), vec![Capabilities::OWN]).unwrap()
+        Prepared::new(&id.parse().unwrap(), vec![Capabilities::OWN], &SharedPool::default()).unwrap()
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod log;
 pub mod protocol;
 pub mod serve;
 pub mod shared;
+mod spare;
 pub mod supervise;
 pub(crate) mod sys;
 
@@ -23,4 +24,5 @@ pub use handle::{Cause, Death, OpenError, Worker};
 pub use launch::Launch;
 pub use serve::serve;
 pub use shared::Shared;
+pub use spare::{Pooled, SharedPool};
 pub use supervise::{Attempt, Incident, Job, Limits, NoDevice, Supervisor};

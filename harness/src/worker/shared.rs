@@ -103,6 +103,17 @@ impl Shared {
         &self.path
     }
 
+    /// The same memory with another length of what is used of it, up to its capacity.
+    #[must_use]
+    pub(super) fn with_len(self, len: usize) -> Self {
+        Shared { len: len.min(self.map.len()), ..self }
+    }
+
+    /// The most that it can hold.
+    pub(super) fn capacity(&self) -> usize {
+        self.map.len()
+    }
+
     /// Length as asked for.
     pub fn len(&self) -> usize {
         self.len
