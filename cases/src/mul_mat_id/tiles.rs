@@ -16,8 +16,8 @@ use super::{MulMatId, WEIGHTS};
 use crate::formats::ElemType;
 use crate::inputs::{Inputs, Row};
 
-/// Decoded weights of a tile: a megabyte in f64.
-const TILE_WEIGHTS: usize = 1 << 17;
+/// Decoded weights of a tile: with what is made of them they stay in a core's cache.
+const TILE_WEIGHTS: usize = 1 << 15;
 
 /// What is needed to walk over a case's weights.
 #[derive(Clone, Copy)]
@@ -96,8 +96,8 @@ impl Weights {
         let o = has_known_offsets.then(|| decoded(&|stored, row| ty.offsets(stored.stored, false, row)));
         let plus = match (&o, share) {
             (Some(o), _) => {
-                let mut plus = &w - o;
-                plus.zip_mut_with(o, |p, o| *p = p.abs() + o.abs());
+                let mut plus = w.clone();
+                plus.zip_mut_with(o, |w, o| *w = (*w - o).abs() + o.abs());
                 Some(plus)
             }
             (None, Some(share)) => Some(w.mapv(|w| w.abs() * share)),

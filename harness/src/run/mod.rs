@@ -53,9 +53,10 @@ impl Default for Settings {
     }
 }
 
-/// One lane per core, but no more than eight: a device's own threads need room too.
+/// One lane per core and one more, since a lane waits while its device computes, but no more than eight: a device's own
+/// threads need room too.
 fn default_jobs() -> usize {
-    thread::available_parallelism().map_or(1, |n| n.get().min(8))
+    thread::available_parallelism().map_or(1, |n| (n.get() + 1).min(8))
 }
 
 /// What happens during a run, in the order in which it happens.
