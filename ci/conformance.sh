@@ -4,7 +4,7 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 
 cargo build --release --locked
-conform=target/release/conform
+conform=${CARGO_TARGET_DIR:-target}/release/conform
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT
 

@@ -7,7 +7,7 @@ cd "$(dirname "$0")/.."
 newest=3.22.1 # v0.5.0
 oldest=3.6.0  # b4753
 ci/fetch-ggml.sh "$newest" "$oldest"
-conform=target/release/conform
+conform=${CARGO_TARGET_DIR:-target}/release/conform
 builds=${CARGO_TARGET_DIR:-target}/ggml
 
 echo '--- newest build: smoke on two CPU variants and repacked weights'

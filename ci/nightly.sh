@@ -10,7 +10,7 @@ newest=3.22.1 # v0.5.0
 ci/install-opencl.sh
 ci/fetch-ggml.sh "$newest"
 cargo build --release --locked
-conform=target/release/conform
+conform=${CARGO_TARGET_DIR:-target}/release/conform
 build=${CARGO_TARGET_DIR:-target}/ggml/v0.5.0
 mkdir -p "$out"
 

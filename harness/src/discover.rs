@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use crate::backend::ggml::Build;
 use crate::backend::{self, DeviceInfo, Probe};
-use crate::worker::{Launch, Worker};
+use crate::worker::{Launch, OpenError, Worker};
 
 /// How long a backend may take to list its devices.
 const PROBE_DEADLINE: Duration = Duration::from_secs(60);
@@ -21,6 +21,8 @@ pub struct Found {
     pub info: DeviceInfo,
     /// Starts a worker of its backend.
     pub launch: Launch,
+    /// What conform must be told to find it again, as it stands on a command line: `--ggml NAME=DIR`.
+    pub told: Option<String>,
 }
 
 /// Whom to ask for devices: a backend, or one build of it that was named.
@@ -30,20 +32,20 @@ pub struct Source {
     pub name: String,
     /// Starts a worker of it.
     pub launch: Launch,
-    /// True if someone asked for it: then it must have devices.
-    pub is_named: bool,
+    /// What was said to have it asked, as on a command line: then it must have devices.
+    pub told: Option<String>,
 }
 
 impl Source {
     /// Every backend that needs no telling. `launch` makes the command that starts a worker of a backend.
     pub fn backends(launch: impl Fn(&str) -> Launch) -> Vec<Self> {
-        let source = |name| Source { name: String::from(name), launch: launch(name), is_named: false };
+        let source = |name| Source { name: String::from(name), launch: launch(name), told: None };
         backend::names().into_iter().map(source).collect()
     }
 
     /// A build of ggml.
     pub fn ggml(build: &Build, launch: impl Fn(&str) -> Launch) -> Self {
-        Source { name: build.prefix(), launch: build.tell(launch("ggml")), is_named: true }
+        Source { name: build.prefix(), launch: build.tell(launch("ggml")), told: Some(format!("--ggml {build}")) }
     }
 }
 
@@ -67,21 +69,27 @@ pub struct Discovery {
     pub refused: Vec<Missing>,
 }
 
-/// Asks one backend. `launch` starts a worker of it.
-pub fn ask(backend: &str, launch: Launch) -> Result<Vec<Found>, Missing> {
-    ask_parts(backend, &launch).map(|(found, _)| found)
+/// Asks one source.
+pub fn ask(source: &Source) -> Result<Vec<Found>, Missing> {
+    ask_parts(source).map(|(found, _)| found)
 }
 
 /// The same, with the parts that have no devices.
-fn ask_parts(backend: &str, launch: &Launch) -> Result<(Vec<Found>, Vec<Missing>), Missing> {
-    let missing = |why| Missing { backend: backend.to_owned(), why };
-    let (devices, absent) = match Worker::probe(launch, PROBE_DEADLINE) {
+fn ask_parts(source: &Source) -> Result<(Vec<Found>, Vec<Missing>), Missing> {
+    let Source { name, launch, told } = source;
+    let missing = |why| Missing { backend: name.clone(), why };
+    // A death is believed when a fresh worker repeats it: it may have come from outside.
+    let answer = match Worker::probe(launch, PROBE_DEADLINE) {
+        Err(OpenError::Died(_)) => Worker::probe(launch, PROBE_DEADLINE),
+        answer => answer,
+    };
+    let (devices, absent) = match answer {
         Ok(Probe::Found(devices)) => (devices, Vec::new()),
         Ok(Probe::FoundPart { devices, absent }) => (devices, absent),
         Ok(Probe::Missing(why)) => return Err(missing(why)),
         Err(e) => return Err(missing(e.to_string())),
     };
-    let found = devices.into_iter().map(|info| Found { info, launch: launch.clone() }).collect();
+    let found = devices.into_iter().map(|info| Found { info, launch: launch.clone(), told: told.clone() }).collect();
     Ok((found, absent.into_iter().map(missing).collect()))
 }
 
@@ -90,12 +98,12 @@ pub fn discover(sources: &[Source]) -> Discovery {
     let answers: Vec<_> = thread::scope(|scope| {
         let asked = sources.iter().map(|s| {
             // Without a thread it is asked when its turn comes.
-            (s, thread::Builder::new().spawn_scoped(scope, || ask_parts(&s.name, &s.launch)).ok())
+            (s, thread::Builder::new().spawn_scoped(scope, || ask_parts(s)).ok())
         });
         let asked: Vec<_> = asked.collect();
         let answer = |(s, thread): (_, Option<thread::ScopedJoinHandle<'_, _>>)| {
             let s: &Source = s;
-            (s, thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask_parts(&s.name, &s.launch)))
+            (s, thread.and_then(|t| t.join().ok()).unwrap_or_else(|| ask_parts(s)))
         };
         asked.into_iter().map(answer).collect()
     });
@@ -106,7 +114,7 @@ pub fn discover(sources: &[Source]) -> Discovery {
                 discovery.found.extend(found);
                 discovery.missing.extend(missing);
             }
-            Err(missing) if source.is_named => discovery.refused.push(missing),
+            Err(missing) if source.told.is_some() => discovery.refused.push(missing),
             Err(missing) => discovery.missing.push(missing),
         }
     }
@@ -126,7 +134,7 @@ impl Discovery {
     }
 
     /// One line: what there is, and why the rest is missing.
-    fn describe(&self) -> String {
+    pub fn describe(&self) -> String {
         let keys: Vec<&str> = self.found.iter().map(|f| f.info.key.as_str()).collect();
         let missing: Vec<String> =
             self.missing.iter().chain(&self.refused).map(|m| format!("{}: {}", m.backend, m.why)).collect();

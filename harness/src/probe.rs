@@ -11,7 +11,7 @@ use serde::Serialize;
 use crate::discover::Found;
 use crate::run::Prepared;
 use crate::worker::protocol::Outcome;
-use crate::worker::{Attempt, Limits, SharedPool, Supervisor};
+use crate::worker::{Attempt, Limits, Memory, Supervisor};
 
 /// What a device shows for one weight type and number of tokens.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,7 +113,7 @@ fn ask(
 
 fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Duration) -> Answer {
     let device = ideal(&found.info.capabilities);
-    let prepared = match Prepared::new(case, vec![device], &SharedPool::default()) {
+    let prepared = match Prepared::new(case, vec![device], &Memory::default()) {
         Ok(prepared) => prepared,
         Err(why) => return Answer::Nothing(why),
     };

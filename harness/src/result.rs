@@ -103,6 +103,9 @@ pub struct CaseResult {
     /// Sizes of errors.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub metrics: Option<Metrics>,
+    /// What `conform replay` must be told beside the device: the build it is of.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub told: Option<String>,
     /// Deaths on the way to this verdict that a fresh worker did not repeat.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub incidents: Vec<IncidentLine>,
@@ -148,6 +151,12 @@ pub struct Times {
 }
 
 impl CaseResult {
+    /// The command that repeats a case here.
+    pub fn replay(case: &str, device: &str, told: Option<&str>) -> String {
+        let told = told.map(|told| format!(" {told}")).unwrap_or_default();
+        format!("conform replay {case} --device {device}{told}")
+    }
+
     /// A result without checks.
     pub fn bare(case: &str, device: &str, verdict: Verdict, why: Option<String>) -> Self {
         CaseResult {
@@ -161,6 +170,7 @@ impl CaseResult {
             unexpected: None,
             checks: Vec::new(),
             metrics: None,
+            told: None,
             incidents: Vec::new(),
             log: None,
             times: Times::default(),

@@ -15,7 +15,7 @@ use conform_cases::case::{Case, OPS};
 use conform_cases::formats::ElemType;
 use conform_cases::profile::Profile;
 use conform_harness::backend::ggml::Build;
-use conform_harness::discover::{Found, ask};
+use conform_harness::discover::{Found, Source, ask};
 use conform_harness::expect::{self, Expectation};
 use conform_harness::report::failure::describe;
 use conform_harness::result::Verdict;
@@ -28,13 +28,13 @@ use libtest_mimic::{Arguments, Completion, Failed, Trial};
 #[derive(Clone)]
 struct Slot {
     name: String,
-    source: Source,
+    source: Place,
     holds: fn(&str) -> bool,
 }
 
 /// Whom to ask for the devices of a slot.
 #[derive(Clone)]
-enum Source {
+enum Place {
     Backend(&'static str),
     Ggml(Build),
 }
@@ -79,7 +79,7 @@ fn main() -> ExitCode {
     };
     let of_all = groups().flat_map(|group| slots.iter().map(move |slot| trial_of(slot, group.clone())));
     // Weights that only a build decodes.
-    let builds = slots.iter().filter(|slot| matches!(slot.source, Source::Ggml(_)));
+    let builds = slots.iter().filter(|slot| matches!(slot.source, Place::Ggml(_)));
     let of_builds = ElemType::DECODED_BY_BUILD.iter().map(|w| format!("mul_mat_id/{w}"));
     let of_builds = of_builds.flat_map(|group| builds.clone().map(move |slot| trial_of(slot, group.clone())));
     libtest_mimic::run(&args, of_all.chain(of_builds).collect()).exit_code()
@@ -88,13 +88,18 @@ fn main() -> ExitCode {
 /// The fixed slots, and one for each build that the environment names. The error is one line.
 fn slots() -> Result<Vec<Slot>, String> {
     let fixed =
-        SLOTS.map(|Fixed { name, backend, holds }| Slot { name: name.into(), source: Source::Backend(backend), holds });
+        SLOTS.map(|Fixed { name, backend, holds }| Slot { name: name.into(), source: Place::Backend(backend), holds });
     let builds = listed("CONFORM_GGML").into_iter().map(|text| {
         let build: Build = text.parse().map_err(|why| format!("CONFORM_GGML={text}: {why}"))?;
         let build = Build { dir: in_workspace(&build.dir), ..build };
-        Ok(Slot { name: build.prefix(), source: Source::Ggml(build), holds: |_| true })
+        Ok(Slot { name: build.prefix(), source: Place::Ggml(build), holds: |_| true })
     });
-    fixed.into_iter().map(Ok).chain(builds).collect()
+    let slots = fixed.into_iter().map(Ok).chain(builds).collect::<Result<Vec<_>, String>>()?;
+    let twice = slots.iter().enumerate().find(|(i, slot)| slots[..*i].iter().any(|before| before.name == slot.name));
+    match twice {
+        Some((_, slot)) => Err(format!("CONFORM_GGML: two builds are called {}; write NAME=DIR", slot.name)),
+        None => Ok(slots),
+    }
 }
 
 /// The parts of a variable of the environment, between commas.
@@ -118,7 +123,7 @@ fn setting<T: std::str::FromStr<Err: std::fmt::Display>>(name: &str, default: T)
 
 fn trial(slot: &Slot, group: &str, slots: &[Slot]) -> Result<Completion, Failed> {
     // Who names a build wants it tested.
-    let is_required = required(slots)?.contains(&slot.name) || matches!(slot.source, Source::Ggml(_));
+    let is_required = required(slots)?.contains(&slot.name) || matches!(slot.source, Place::Ggml(_));
     let absent = |why: String| {
         if is_required {
             return Err(Failed::from(format!("{} is required here: {why}", slot.name)));
@@ -138,7 +143,7 @@ fn trial(slot: &Slot, group: &str, slots: &[Slot]) -> Result<Completion, Failed>
     if devices.is_empty() {
         return absent(format!("CONFORM_DEVICE={wanted} selects none of it"));
     }
-    judge(devices, group)
+    judge(devices, group, is_required)
 }
 
 /// The slots that must have a device here. A name that is none would require nothing, unseen.
@@ -169,11 +174,11 @@ fn devices(slot: &Slot) -> Result<Vec<Found>, String> {
     static ASKED: Mutex<BTreeMap<String, Result<Vec<Found>, String>>> = Mutex::new(BTreeMap::new());
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let launch = |backend: &str| Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
-    let (name, launch) = match &slot.source {
-        Source::Backend(backend) => ((*backend).to_owned(), launch(backend)),
-        Source::Ggml(build) => (build.prefix(), build.tell(launch("ggml"))),
+    let source = match &slot.source {
+        Place::Backend(name) => Source { name: (*name).to_owned(), launch: launch(name), told: None },
+        Place::Ggml(build) => Source::ggml(build, launch),
     };
-    asked.entry(name.clone()).or_insert_with(|| ask(&name, launch).map_err(|m| m.why)).clone()
+    asked.entry(source.name.clone()).or_insert_with(|| ask(&source).map_err(|m| m.why)).clone()
 }
 
 /// Known results, as `--expect` reads them.
@@ -182,10 +187,15 @@ fn expectations() -> Result<Vec<Expectation>, Failed> {
     Ok(files.collect::<Result<Vec<_>, _>>().map_err(|e| format!("CONFORM_EXPECT: {e}"))?.concat())
 }
 
-fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
+fn judge(devices: Vec<Found>, group: &str, is_required: bool) -> Result<Completion, Failed> {
     let profile: Profile = setting("CONFORM_PROFILE", Profile::Smoke)?;
     let seed = seed(profile)?;
     let cases: Vec<Case> = profile.cases(seed, profile.drawn()).filter(|c| c.group() == group).collect();
+    if cases.is_empty() {
+        return Ok(Completion::ignored_with(format!("profile {profile} has no case of this group")));
+    }
+    // A build may be older than a type; our own devices know all theirs.
+    let is_build = devices.iter().any(|d| d.told.is_some());
     let (send, events) = mpsc::channel();
     let settings = Settings { jobs: 1, expectations: expectations()?, ..Settings::default() };
     run(&settings, devices, cases.into_iter(), &send)?;
@@ -212,6 +222,7 @@ fn judge(devices: Vec<Found>, group: &str) -> Result<Completion, Failed> {
     }
     match (bad, judged) {
         (0, 0) => match refused {
+            Some(why) if is_required && !is_build => Err(format!("the device supports none of it: {why}").into()),
             Some(why) => Ok(Completion::ignored_with(format!("the device supports none of it: {why}"))),
             None => Err("no case of the group was judged".into()),
         },

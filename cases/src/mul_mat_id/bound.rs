@@ -157,7 +157,8 @@ impl Rules {
     /// Q.
     fn quantisation(&self, t: &Terms<'_>) -> f64 {
         let Some(q) = &t.quantised else { return 0.0 };
-        if q.half_steps == 0.0 {
+        // Known codes leave nothing but this.
+        if q.relative == 0.0 && q.half_steps == 0.0 {
             return q.certain;
         }
         let (s, r) = (t.plus.0, t.plus.1.sqrt());

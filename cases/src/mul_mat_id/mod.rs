@@ -107,8 +107,8 @@ words! {
 }
 
 impl Data {
-    /// The recipes that drawn cases have. The others ask what arithmetic a device has, and drawing them would teach
-    /// nothing more.
+    /// The recipes that drawn cases have. The others ask what arithmetic a device has, or are there for a
+    /// grid: drawing them would teach nothing more.
     pub const DRAWN: &[Data] = Data::ALL.split_at(Data::Act255 as usize).0;
 
     /// Whether weights of a type can be what the recipe says.
@@ -364,11 +364,12 @@ impl CaseType for MulMatId {
         let decoded = if self.w.is_decoded_by_build() { 4 * k * m * self.experts as u64 } else { 0 };
         Cost {
             operations: m * k * self.slots() as u64,
-            // Per output about 20 numbers, per row of weights 10; activations twice.
+            // Per output about 30 numbers, per row of weights 10; activations in f32, in f64, their magnitudes and squares,
+            // and two gradients.
             oracle_bytes: decoded
-                + 160 * m * self.slots() as u64
+                + 240 * m * self.slots() as u64
                 + 80 * m * self.experts as u64
-                + 8 * k * (self.b * self.n) as u64,
+                + 36 * k * (self.b * self.n) as u64,
             input_elements: k * (m * self.experts as u64 + (self.b * self.n) as u64) + (self.table * self.n) as u64,
         }
     }

@@ -2,6 +2,8 @@
 //!
 //! Right values need f64. The sums of magnitudes that only bounds are made of
 //! do with f32, each row scaled by a power of two so that nothing overflows.
+//! Which vector units there are decides the order of additions, and so the last
+//! bits of these sums, but not whether an element is exact.
 //! A few rows are not worth the copies that a product of matrices makes of both
 //! operands: they are multiplied one by one, all sums at once in f64.
 
@@ -35,6 +37,8 @@ impl Magnitudes {
                     #[inline(always)]
                     || scaled(from, 1.0 / scale, abs, squares),
                 );
+            } else {
+                debug_assert!(false, "every caller's rows lie in one piece");
             }
         }
         Magnitudes { abs, squares, scales }
@@ -83,12 +87,13 @@ fn power_below(magnitude: f64) -> f64 {
 /// Rows up to which [`dot`] is faster than products of matrices: measured with 64 to 2,880 columns.
 pub(super) const FEW_ROWS: usize = 4;
 
-/// Lanes of the sums: a fixed number, so that every host adds in the same order.
+/// Lanes of the sums.
 const LANES: usize = 16;
 
 /// Σ w·x, Σ|w||x| and Σ(w·x)² of one row of each.
 ///
-/// A product of a stored weight and an f32 activation has at most 48 significant bits, so it is exact in f64.
+/// Most products of a stored weight and an activation have at most 48 significant bits and are exact in f64; the others
+/// are rounded at 2^-53, far below any bound.
 pub(super) fn dot(w: &[f64], x: &[f64]) -> [f64; 3] {
     Arch::new().dispatch(
         #[inline(always)]

@@ -138,7 +138,7 @@ pub(super) struct Emulated {
     pub(super) values: Vec<f64>,
     /// The stored sum of each block of 32, or the sum of its values where none is stored.
     pub(super) sums: Vec<f64>,
-    /// Values so near to a tie that a device's own rounding of x·(1/d) decides: index and d.
+    /// Values so near to a tie that a device's own rounding of x·(1/d) decides: index, and what the other code changes.
     pub(super) ties: Vec<(usize, f64)>,
 }
 
@@ -161,7 +161,7 @@ pub(super) fn emulate(quantiser: &Quantiser, rounding: Rounding, row: &[f32]) ->
             false => f64::from(1.0 / inverse),
         };
         for (n, narrow) in block.chunks(ACTIVATION_BLOCK).enumerate() {
-            let mut code_sum = 0.0;
+            let (mut code_sum, mut ties) = (0.0, Vec::new());
             for (i, x) in narrow.iter().enumerate() {
                 let scaled = x * inverse;
                 let code = match rounding {
@@ -171,11 +171,14 @@ pub(super) fn emulate(quantiser: &Quantiser, rounding: Rounding, row: &[f32]) ->
                 let code = f64::from(code).clamp(-127.0, 127.0);
                 let from_tie = (f64::from(scaled).abs().fract() - 0.5).abs();
                 if from_tie <= 2f64.powi(-21) * f64::from(scaled).abs() {
-                    out.ties.push((b * quantiser.block + n * ACTIVATION_BLOCK + i, f64::from(d)));
+                    ties.push(b * quantiser.block + n * ACTIVATION_BLOCK + i);
                 }
                 out.values.push(stored * code);
                 code_sum += code;
             }
+            // Another code moves the value by a step, and the sum by a step and its own rounding.
+            let rounding_of_sum = if quantiser.f16_sums { 2f64.powi(-10) * (stored * code_sum).abs() } else { 0.0 };
+            out.ties.extend(ties.into_iter().map(|i| (i, stored + rounding_of_sum)));
             out.sums.push(match quantiser.f16_sums {
                 true => f64::from(f16::from_f32(d * code_sum as f32)),
                 false => stored * code_sum,

@@ -118,7 +118,7 @@ pub(super) struct Run {
     /// Start no new case after this time; profiles random and ggml-types then draw without end
     #[arg(long, value_name = "DURATION", value_parser = duration)]
     pub(super) time: Option<Duration>,
-    /// Cases in flight at once [default: the number of cores, at most 8]
+    /// Cases in flight at once [default: one more than cores, at most 8]
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
     pub(super) jobs: Option<u16>,
     /// Give a worker no more than so many cases, then start a fresh one: for drivers that break with use

@@ -36,6 +36,9 @@ pub(super) fn run(args: &Run) -> Outcome {
     let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find(&args.sources)?;
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
+    if found.is_empty() {
+        return Err(format!("no device can be run on; {}", discovery.describe()));
+    }
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
     let infos = found.iter().map(|f| &f.info).collect();
     let head = RunHead::new(args.selection.profile.word(), seed, texts, infos, &discovery);
@@ -84,7 +87,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
     let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
-    let exit = match exit(&summary, &globs) {
+    let exit = match exit(&summary, &globs, &discovery) {
         Exit::Wedged => Exit::Wedged,
         // The rest was run all the same.
         _ if !discovery.refused.is_empty() => Exit::Usage,
@@ -204,20 +207,37 @@ impl Listener {
     }
 }
 
-fn exit(summary: &Summary, globs: &[Pattern]) -> Exit {
+fn exit(summary: &Summary, globs: &[Pattern], all: &Discovery) -> Exit {
     if summary.is_wedged() {
         return Exit::Wedged;
     }
-    // A device asked for by name must have been judged; the embedded one always must.
-    let silent = |key: &&String| summary.judged(key) == 0 && (!globs.is_empty() || *key == "cpu");
-    let silent: Vec<&String> = summary.devices.keys().filter(silent).collect();
+    // What was asked for by name must have been judged, and some device in any case.
+    let has_judged = |glob: &Pattern| summary.devices.keys().any(|key| glob.matches(key) && summary.judged(key) > 0);
+    let silent: Vec<&Pattern> = globs.iter().filter(|glob| !has_judged(glob)).collect();
+    let nothing_judged = summary.devices.keys().all(|key| summary.judged(key) == 0);
     // A device that was lost has said why.
-    let has_said = |key: &str| summary.lost.iter().any(|l| l.device == key);
-    for key in silent.iter().filter(|key| !has_said(key)) {
-        note(&format!("{key} was asked for and judged nothing"));
+    let has_said = |glob: &Pattern| summary.lost.iter().any(|l| glob.matches(&l.device));
+    for glob in silent.iter().filter(|glob| !has_said(glob)) {
+        note(&format!("{glob} was asked for and judged nothing"));
+    }
+    if globs.is_empty() && nothing_judged && summary.lost.is_empty() {
+        note(
+            "no case was judged on any device: see above what is unsupported, and name a device or build that supports it",
+        );
+    }
+    // Every machine has the embedded device.
+    let no_cpu = all.missing.iter().find(|m| m.backend == "cpu" && globs.is_empty());
+    if let Some(missing) = no_cpu {
+        note(&format!("cpu is missing: {}", missing.why));
     }
     // A device that was found and could not be used is nothing to be expected, whoever asked for it.
-    if summary.unexpected > 0 || summary.skipped > 0 || !silent.is_empty() || !summary.lost.is_empty() {
+    if summary.unexpected > 0
+        || summary.skipped > 0
+        || !silent.is_empty()
+        || nothing_judged
+        || no_cpu.is_some()
+        || !summary.lost.is_empty()
+    {
         Exit::Unexpected
     } else {
         Exit::Good

@@ -16,14 +16,14 @@ use serde_json::json;
 use super::args::Show;
 use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
-use crate::worker::SharedPool;
+use crate::worker::Memory;
 
 /// Bounds are shown for a device that promises what ours do.
 const SHOWN_FOR: Capabilities = Capabilities::OWN;
 
 pub(super) fn show(args: &Show) -> Outcome {
     let case: Case = args.case.parse().map_err(|e: conform_cases::id::IdError| e.to_string())?;
-    let prepared = Prepared::new(&case, vec![SHOWN_FOR], &SharedPool::default())?;
+    let prepared = Prepared::new(&case, vec![SHOWN_FOR], &Memory::default())?;
     let files = match &args.dump {
         Some(dir) => dump(&prepared, dir).map_err(|e| format!("--dump: cannot write to {}: {e}", dir.display()))?,
         None => Vec::new(),
@@ -93,6 +93,10 @@ fn step_line(step: &Step, tensors: &[Tensor]) -> String {
 /// Arrays are in C order, so that their shape lists the slowest dimension first.
 fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     std::fs::create_dir_all(dir)?;
+    // What another case left there would pass for a part of this one.
+    if dir.read_dir()?.next().is_some() {
+        return Err(io::Error::other("the folder is not empty"));
+    }
     let mut files = Vec::new();
     let inputs = prepared.inputs();
     for (i, t) in prepared.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {

@@ -80,7 +80,8 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
 /// The texts of a key that may have several.
 fn strings(key: &str, value: Value) -> Result<Vec<String>, String> {
     match value {
-        Value::Array(texts) if !texts.is_empty() => texts.into_iter().map(|text| string(key, text)).collect(),
+        Value::Array(texts) if texts.is_empty() => Err(format!("key '{key}' is an empty list; name at least one")),
+        Value::Array(texts) => texts.into_iter().map(|text| string(key, text)).collect(),
         text => Ok(vec![string(key, text)?]),
     }
 }
@@ -155,10 +156,10 @@ mod tests {
             ("reason = 1", "e.toml, entry 2: key 'device' is missing"),
             ("device = 'a'\ncase = 'b'\nverdict = 'fail'", "e.toml, entry 2: key 'reason' is missing"),
             ("device = 1", "e.toml, entry 2: key 'device' is of type integer, not a string"),
-            ("case = []", "e.toml, entry 2: key 'case' is of type array, not a string"),
+            ("case = []", "e.toml, entry 2: key 'case' is an empty list; name at least one"),
             ("case = ['a', '']", "e.toml, entry 2: key 'case' is empty"),
             ("check = 1", "e.toml, entry 2: key 'check' is of type integer, not a string"),
-            ("check = []", "e.toml, entry 2: key 'check' is of type array, not a string"),
+            ("check = []", "e.toml, entry 2: key 'check' is an empty list; name at least one"),
             ("check = ['order', 1]", "e.toml, entry 2: key 'check' is of type integer, not a string"),
             ("device = ' '", "e.toml, entry 2: key 'device' is empty"),
             (

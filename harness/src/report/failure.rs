@@ -52,7 +52,7 @@ pub fn describe(r: &CaseResult) -> String {
             line(&mut text, &format!("  {:<9} {l}", if i == 0 { "log" } else { "" }));
         }
     }
-    line(&mut text, &format!("  replay    conform replay {} --device {}", r.case, r.device));
+    line(&mut text, &format!("  replay    {}", CaseResult::replay(&r.case, &r.device, r.told.as_deref())));
     text
 }
 

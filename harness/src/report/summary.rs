@@ -60,6 +60,9 @@ pub struct Group {
     pub kinds: BTreeSet<String>,
     /// The cheapest of them.
     pub smallest: String,
+    /// What replaying it must be told beside the device.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub told: Option<String>,
     #[serde(skip)]
     cost: u64,
 }
@@ -159,6 +162,7 @@ impl Summary {
             count: 0,
             kinds: BTreeSet::new(),
             smallest: r.case.clone(),
+            told: r.told.clone(),
             cost,
         });
         group.kinds.insert(signature.kind);
@@ -311,7 +315,8 @@ impl Summary {
                 let kinds: Vec<&str> = g.kinds.iter().map(String::as_str).collect();
                 push(text, format_args!("\n{} × {bug} on {device}\n", g.count));
                 push(text, format_args!("  seen in   {}\n", kinds.join(", ")));
-                push(text, format_args!("  smallest  conform replay {} --device {device}\n", g.smallest));
+                let replay = CaseResult::replay(&g.smallest, device, g.told.as_deref());
+                push(text, format_args!("  smallest  {replay}\n"));
             }
         }
         for (device, op, t) in self.tallies() {

@@ -13,7 +13,7 @@ use super::prepare::Judged;
 use super::{Event, Prepared};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Outcome, Times as WorkerTimes};
-use crate::worker::{Attempt, Cause, Death, NoDevice, Shared, SharedPool, Supervisor};
+use crate::worker::{Attempt, Cause, Death, Memory, NoDevice, Shared, Supervisor};
 
 /// Failed cases of one device that are repeated in a fresh worker. A device that has failed so often is broken, and
 /// repeating the rest would only cost time.
@@ -41,7 +41,7 @@ impl Execute {
 pub(super) fn execute_case(
     case: &Case,
     pools: &[Pool],
-    memory: &SharedPool,
+    memory: &Memory,
     patience: Duration,
     emit: &mut dyn FnMut(Event),
 ) {
@@ -82,6 +82,7 @@ fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dy
         };
         if wedged {
             results.abandon();
+            prepared.inputs.abandon();
         }
         if pool.give_up(none) {
             if wedged && !has_result {
@@ -156,6 +157,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
             (result, times)
         }
     };
+    result.told = pool.found.told.clone();
     result.gating = own || prepared.case.body().binds_foreign_devices();
     result.times = Times {
         generate: micros(prepared.generate),

@@ -17,7 +17,7 @@ use conform_cases::case::Case;
 use crate::discover::Found;
 use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
-use crate::worker::{Limits, SharedPool};
+use crate::worker::{Limits, Memory};
 
 use lane::execute_case;
 use pool::Pool;
@@ -105,7 +105,7 @@ pub fn run(
         }
         queue.lock().ok()?.next()
     };
-    let memory = SharedPool::default();
+    let memory = Memory::default();
     let lane = || {
         while let Some(case) = next() {
             execute_case(&case, &pools, &memory, settings.patience, &mut |mut event| {

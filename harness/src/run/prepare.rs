@@ -11,7 +11,7 @@ use conform_cases::judge::{
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;
-use crate::worker::{Job, Pooled, Shared, SharedPool};
+use crate::worker::{Job, Memory, Pooled, Shared};
 
 /// Inputs and right values of one case, shared by all devices.
 pub struct Prepared {
@@ -23,7 +23,7 @@ pub struct Prepared {
     pub layout: Layout,
     /// Its inputs, filled.
     pub inputs: Pooled,
-    memory: SharedPool,
+    memory: Memory,
     /// Time spent on generating them.
     pub generate: Duration,
     /// The devices it will be judged on.
@@ -55,12 +55,12 @@ pub struct Judged {
 impl Prepared {
     /// Generates a case's inputs. The error is one line: this machine has not the memory for it. What judging the devices
     /// needs is computed with the right values.
-    pub fn new(case: &Case, devices: Vec<Capabilities>, memory: &SharedPool) -> Result<Self, String> {
+    pub fn new(case: &Case, devices: Vec<Capabilities>, memory: &Memory) -> Result<Self, String> {
         let started = Instant::now();
         let plan = case.plan();
         let layout = Layout::new(&plan, POISONS.len());
         fits_in_memory(case, &layout)?;
-        let mut inputs = memory.take(layout.input_bytes).map_err(|e| e.to_string())?;
+        let mut inputs = memory.inputs.take(layout.input_bytes).map_err(|e| e.to_string())?;
         case.fill_all(&plan, &layout, inputs.bytes_mut());
         Ok(Prepared {
             case: case.clone(),
@@ -81,7 +81,7 @@ impl Prepared {
 
     /// Room for what an execution leaves behind. The error is one line.
     pub fn results(&self) -> Result<Pooled, String> {
-        self.memory.take(self.layout.result_bytes).map_err(|e| e.to_string())
+        self.memory.results.take(self.layout.result_bytes).map_err(|e| e.to_string())
     }
 
     /// The job of executing it. A device may take the patience for compiling and waiting, and ten times what the
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     fn prepared(id: &str) -> Prepared {
-        Prepared::new(&id.parse().unwrap(), vec![Capabilities::OWN], &SharedPool::default()).unwrap()
+        Prepared::new(&id.parse().unwrap(), vec![Capabilities::OWN], &Memory::default()).unwrap()
     }
 
     #[test]

@@ -24,5 +24,5 @@ pub use handle::{Cause, Death, OpenError, Worker};
 pub use launch::Launch;
 pub use serve::serve;
 pub use shared::Shared;
-pub use spare::{Pooled, SharedPool};
+pub use spare::{Memory, Pooled};
 pub use supervise::{Attempt, Incident, Job, Limits, NoDevice, Supervisor};

@@ -92,8 +92,8 @@ impl Shared {
         // SAFETY: the file was created for this value alone, and conform's workers never truncate it,
         // so every page stays backed. Another process may write to a results file while we hold the mapping. Bytes
         // have no invalid value, and this module's callers read only when the worker has answered or is dead (see the
-        // type's documentation); a worker that breaks the protocol and writes later can make us misjudge bytes that
-        // are its own anyway, which is why what is read repeatedly is copied out first.
+        // type's documentation); a worker that breaks the protocol and writes later can make us misjudge results,
+        // its own or those of a later case in the same memory, which is why what is read repeatedly is copied out first.
         let map = unsafe { MmapMut::map_mut(file)? };
         Ok(Shared { map, path, len, _file: backing })
     }

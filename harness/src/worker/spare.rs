@@ -1,15 +1,16 @@
 //! Shared memory used again: pages that exist need not be made, zeroed and mapped for the next case.
 
 use std::ops::{Deref, DerefMut};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::shared::{Shared, SharedError};
 
-/// The largest memory that is kept, in bytes.
-const LARGEST: usize = 64 << 20;
+/// The largest memory that is kept, in bytes: more would be missing elsewhere, and is rare.
+const LARGEST: usize = 16 << 20;
 
 /// How many are kept: each case in flight has its inputs and the results of a device.
-const KEPT: usize = 16;
+const KEPT: usize = 12;
 
 /// Shared memory that nobody uses at the moment. Clones are the same pool.
 #[derive(Clone, Debug, Default)]
@@ -20,8 +21,18 @@ pub struct SharedPool(Arc<Mutex<Vec<Shared>>>);
 pub struct Pooled {
     /// Only dropping takes it.
     shared: Option<Shared>,
-    /// `None` where it must not be used again.
-    pool: Option<SharedPool>,
+    pool: SharedPool,
+    abandoned: AtomicBool,
+}
+
+/// Where a run has its shared memory from. Inputs and results are kept apart: a worker that breaks the protocol and writes
+/// after its answer can spoil results of another case, never the bytes that a case is made of.
+#[derive(Clone, Debug, Default)]
+pub struct Memory {
+    /// For inputs.
+    pub inputs: SharedPool,
+    /// For what workers leave behind.
+    pub results: SharedPool,
 }
 
 impl SharedPool {
@@ -38,7 +49,7 @@ impl SharedPool {
             None if len <= LARGEST => Shared::create(len.next_power_of_two())?.with_len(len),
             None => Shared::create(len)?,
         };
-        Ok(Pooled { shared: Some(shared), pool: Some(self.clone()) })
+        Ok(Pooled { shared: Some(shared), pool: self.clone(), abandoned: AtomicBool::new(false) })
     }
 
     fn give(&self, shared: Shared) {
@@ -51,8 +62,8 @@ impl SharedPool {
 
 impl Pooled {
     /// Not to be used again: a process that could not be ended may still write to it.
-    pub fn abandon(&mut self) {
-        self.pool = None;
+    pub fn abandon(&self) {
+        self.abandoned.store(true, Ordering::Relaxed);
     }
 }
 
@@ -80,8 +91,8 @@ impl DerefMut for Pooled {
 
 impl Drop for Pooled {
     fn drop(&mut self) {
-        if let (Some(shared), Some(pool)) = (self.shared.take(), &self.pool) {
-            pool.give(shared);
+        if let Some(shared) = self.shared.take().filter(|_| !self.abandoned.load(Ordering::Relaxed)) {
+            self.pool.give(shared);
         }
     }
 }
@@ -93,13 +104,11 @@ mod tests {
     #[test]
     fn memory_comes_back_and_an_abandoned_one_does_not() {
         let pool = SharedPool::default();
-        let path = |len: usize| pool.take(len).unwrap().path().to_owned();
-        let first = path(5000);
-        assert_eq!(path(8192), first);
+        let capacity = |len: usize| pool.take(len).unwrap().capacity();
+        assert_eq!((capacity(5000), capacity(8192)), (8192, 8192));
         let small = pool.take(100).unwrap();
-        assert_eq!((small.path(), small.len(), small.bytes().len()), (&*first, 100, 100));
-        assert_ne!(path(100), first, "in use");
-        let mut small = small;
+        assert_eq!((small.capacity(), small.len(), small.bytes().len()), (8192, 100, 100));
+        assert_eq!(capacity(100), 128, "the other one is in use");
         small.abandon();
         drop(small);
         // One of 128 bytes is left, the other has gone.
