@@ -56,11 +56,15 @@ impl Shard {
     }
 }
 
-/// A hash of an id (FNV-1a, 64 bits, folded) that is the same everywhere and always.
+/// A hash of an id, folded, that is the same everywhere and always.
 pub(crate) fn spread(id: &str) -> u64 {
-    let step = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x0000_0100_0000_01b3);
-    let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, step);
+    let hash = fnv1a(id.as_bytes());
     hash ^ (hash >> 32)
+}
+
+/// FNV-1a, 64 bits.
+pub(crate) fn fnv1a(bytes: &[u8]) -> u64 {
+    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0000_0100_0000_01b3))
 }
 
 impl std::str::FromStr for Shard {

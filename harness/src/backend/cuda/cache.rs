@@ -11,6 +11,8 @@ use std::fs;
 use std::io::Write;
 use std::path::PathBuf;
 
+use crate::select::fnv1a;
+
 /// Environment variable with the folder, or `off`.
 const FOLDER: &str = "CONFORM_CUDA_CACHE";
 /// What a file begins with; the number changes with the layout.
@@ -43,7 +45,7 @@ impl Cache {
         let file = fs::read(self.file(key)?).ok()?;
         let rest = file.strip_prefix(MAGIC)?.strip_prefix(&(key.len() as u64).to_le_bytes())?.strip_prefix(key)?;
         let (image, sum) = rest.split_at_checked(rest.len().checked_sub(8)?)?;
-        (sum == hash(image).to_le_bytes()).then(|| image.to_vec())
+        (sum == fnv1a(image).to_le_bytes()).then(|| image.to_vec())
     }
 
     /// Stores something, or does not: a cache may fail.
@@ -57,20 +59,16 @@ impl Cache {
         fs::create_dir_all(folder).ok()?;
         // Other workers see the whole file or none.
         let mut file = tempfile::NamedTempFile::new_in(folder).ok()?;
-        for part in [MAGIC, &(key.len() as u64).to_le_bytes()[..], key, image, &hash(image).to_le_bytes()] {
+        for part in [MAGIC, &(key.len() as u64).to_le_bytes()[..], key, image, &fnv1a(image).to_le_bytes()] {
             file.write_all(part).ok()?;
         }
         file.persist(path).ok().map(drop)
     }
 
+    /// The hash finds the file; one of another key is told by the key in it.
     fn file(&self, key: &[u8]) -> Option<PathBuf> {
-        self.folder.as_ref().map(|folder| folder.join(format!("{:016x}", hash(key))))
+        self.folder.as_ref().map(|folder| folder.join(format!("{:016x}", fnv1a(key))))
     }
-}
-
-/// FNV-1a. It finds files and damage; a file of another key is told by the key in it.
-fn hash(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x0100_0000_01b3))
 }
 
 #[cfg(test)]
