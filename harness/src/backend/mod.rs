@@ -6,6 +6,7 @@ pub mod cpu;
 pub mod cuda;
 pub mod fake;
 pub mod ggml;
+mod gpu;
 pub mod opencl;
 
 use std::collections::BTreeMap;

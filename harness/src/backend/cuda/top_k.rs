@@ -1,10 +1,10 @@
 //! `top_k`: a block for each row, in one launch whatever the sizes are.
 
-use conform_cases::formats::ElemType;
 use conform_cases::plan::Plan;
 
 use super::memory::Memory;
 use super::runtime::{Allocator, Arg, Runtime, view};
+use crate::backend::gpu::top_k_sizes;
 use crate::backend::{DeviceError, LoadError};
 
 /// A loaded step.
@@ -20,18 +20,9 @@ impl TopK {
     /// Checks the step against the device. It needs no scratch.
     pub(super) fn load(memory: &Allocator<'_>, plan: &Plan, [x, out]: [usize; 2]) -> Result<Self, LoadError> {
         let (xt, ot) = (&plan.tensors[x], &plan.tensors[out]);
-        let ([cols, above @ ..], [k, out_above @ ..]) = (xt.shape, ot.shape);
-        let fits = (1..=cols).contains(&k) && above == out_above;
-        if xt.ty != ElemType::F32 || ot.ty != ElemType::I32 || !fits {
-            let why = format!("top_k of {} {:?} into {} {:?}", xt.ty, xt.shape, ot.ty, ot.shape);
-            return Err(LoadError::Unsupported(why));
-        }
-        if cols > i32::MAX as usize {
-            return Err(LoadError::Unsupported(format!("{cols} columns in top_k, the limit is {}", i32::MAX)));
-        }
-        let rows: usize = above.iter().product();
+        let (cols, k, rows) = top_k_sizes(xt, ot)?;
         memory.runtime.kernels.top_k.countable(rows as u64)?;
-        Ok(TopK { x, out, cols: cols as u32, k: k as u32, rows })
+        Ok(TopK { x, out, cols, k, rows })
     }
 
     /// Enqueues the step.

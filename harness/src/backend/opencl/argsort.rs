@@ -1,11 +1,11 @@
 //! `argsort`: rows that fit into local memory in one launch, longer ones stage by stage.
 
-use conform_cases::formats::ElemType;
 use conform_cases::plan::{Order, Plan, Tensor};
 
 use super::memory::Memory;
 use super::program::GROUP;
 use super::runtime::{Allocator, Arg, Buffer, Runtime, view};
+use crate::backend::gpu::argsort_cols;
 use crate::backend::{DeviceError, LoadError};
 
 /// Entries (key and index) of a work-group that sorts short rows.
@@ -50,14 +50,7 @@ impl Argsort {
         order: Order,
     ) -> Result<Self, LoadError> {
         let (xt, ot) = (&plan.tensors[x], &plan.tensors[out]);
-        let [cols, ..] = xt.shape;
-        if xt.ty != ElemType::F32 || ot.ty != ElemType::I32 || xt.shape != ot.shape {
-            let why = format!("argsort of {} {:?} into {} {:?}", xt.ty, xt.shape, ot.ty, ot.shape);
-            return Err(LoadError::Unsupported(why));
-        }
-        if cols > MAX_COLS {
-            return Err(LoadError::Unsupported(format!("{cols} columns in argsort, the limit is {MAX_COLS}")));
-        }
+        let cols = argsort_cols(xt, ot, MAX_COLS)?;
         let runtime = memory.runtime;
         let kernels = &runtime.kernels;
         let rows = rows_of(xt);

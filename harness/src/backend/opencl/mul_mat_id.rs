@@ -5,26 +5,13 @@
 //! (gemm). Every other type goes through the expert kernel in one launch.
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Tensor};
+use conform_cases::plan::Plan;
 
 use super::memory::Memory;
 use super::program::{GROUP, Kernel, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
 use super::runtime::{Allocator, Arg, Buffer, Runtime, view};
+use crate::backend::gpu::{EXPERT_TYPES, Shape, unsupported};
 use crate::backend::{DeviceError, LoadError};
-
-/// The types of the expert kernel, in the order of their enumeration there.
-const EXPERT_TYPES: [ElemType; 10] = [
-    ElemType::F32,
-    ElemType::F16,
-    ElemType::Bf16,
-    ElemType::Q4_0,
-    ElemType::Q4_1,
-    ElemType::Q5_0,
-    ElemType::Q5_1,
-    ElemType::Q8_0,
-    ElemType::Q4K,
-    ElemType::Q6K,
-];
 
 /// A loaded step.
 pub(super) struct MulMatId {
@@ -34,16 +21,6 @@ pub(super) struct MulMatId {
     out: usize,
     shape: Shape,
     path: Path,
-}
-
-/// The sizes of a step, in the names the kernels use.
-struct Shape {
-    k: usize,
-    rows: usize,
-    experts: usize,
-    per_token: usize,
-    used: usize,
-    tokens: usize,
 }
 
 enum Path {
@@ -63,39 +40,6 @@ struct Routing {
     gathered: Buffer,
 }
 
-fn unsupported<T>(why: String) -> Result<T, LoadError> {
-    Err(LoadError::Unsupported(why))
-}
-
-impl Shape {
-    fn new(w: &Tensor, x: &Tensor, ids: &Tensor, out: &Tensor) -> Result<Self, LoadError> {
-        let [k, rows, experts, w3] = w.shape;
-        let [used, tokens, i2, i3] = ids.shape;
-        let per_token = x.shape[1];
-        if x.ty != ElemType::F32 || ids.ty != ElemType::I32 || out.ty != ElemType::F32 {
-            return unsupported(format!("mul_mat_id with x {}, ids {}, out {}", x.ty, ids.ty, out.ty));
-        }
-        let fits = x.shape == [k, per_token, tokens, 1] && out.shape == [rows, used, tokens, 1];
-        if !fits || [w3, i2, i3] != [1; 3] || per_token == 0 || used % per_token != 0 {
-            let (w, x, ids, out) = (w.shape, x.shape, ids.shape, out.shape);
-            return unsupported(format!("mul_mat_id of weights {w:?}, x {x:?}, ids {ids:?}, out {out:?}"));
-        }
-        // Tables and kernels count slots and their places in tiles in 32 bits.
-        let limit = u64::from(u32::MAX / 2);
-        let places = used as u64 * tokens as u64 + experts as u64 * TILE_SLOTS as u64;
-        for (what, number) in [("k", k as u64), ("rows", rows as u64), ("slots and padding", places)] {
-            if number > limit {
-                return unsupported(format!("{what} {number} of mul_mat_id, the limit is {limit}"));
-            }
-        }
-        Ok(Shape { k, rows, experts, per_token, used, tokens })
-    }
-
-    fn slots(&self) -> usize {
-        self.used * self.tokens
-    }
-}
-
 impl MulMatId {
     /// Checks the step against the device and allocates its scratch.
     pub(super) fn load(
@@ -104,7 +48,7 @@ impl MulMatId {
         [weights, x, ids, out]: [usize; 4],
     ) -> Result<Self, LoadError> {
         let tensors = &plan.tensors;
-        let shape = Shape::new(&tensors[weights], &tensors[x], &tensors[ids], &tensors[out])?;
+        let shape = Shape::new([&tensors[weights], &tensors[x], &tensors[ids], &tensors[out]], TILE_SLOTS)?;
         let runtime = memory.runtime;
         let kernels = &runtime.kernels;
         let outputs = (shape.slots() as u64).saturating_mul(shape.rows as u64);
