@@ -298,8 +298,14 @@ pub fn without_right_values(device: &Capabilities, decoded: Check, execution: &E
     Judgement { checks, metrics: None, inconclusive: None }
 }
 
-/// Judges one execution of a case with its two runs.
-pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'_>) -> Judgement {
+/// Judges one execution of a case with its two runs. `decoded` is what [`decoded_check`] said of it: it has passed, or
+/// no build was asked.
+pub fn judge(
+    device: &Capabilities,
+    oracle: &dyn Oracle,
+    decoded: Option<Check>,
+    execution: &Execution<'_>,
+) -> Judgement {
     let runs = outputs(execution, oracle.output());
     let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs).with_decoded(execution.decoded);
     let mut findings = oracle.judge(&inputs, device, runs[0], POISONS[0]);
@@ -311,7 +317,7 @@ pub fn judge(device: &Capabilities, oracle: &dyn Oracle, execution: &Execution<'
             findings = second;
         }
     }
-    let mut checks: Vec<Check> = decoded_check(execution.plan, execution.decoded).into_iter().collect();
+    let mut checks: Vec<Check> = decoded.into_iter().collect();
     checks.extend(findings.checks);
     checks.push(inputs_check(device, execution));
     checks.push(match repeat.status {

@@ -3,7 +3,7 @@
 use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
 use conform_cases::inputs::{Decoded, Inputs};
-use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
+use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, decoded_check, judge};
 use conform_cases::plan::{Layout, Order, Plan, Step};
 
 pub(crate) const OWN: Capabilities = Capabilities::OWN;
@@ -75,7 +75,7 @@ impl Bench {
             results: &self.results,
             decoded: &decoded,
         };
-        judge(&self.device, &*oracle, &execution)
+        judge(&self.device, &*oracle, decoded_check(&self.plan, &decoded), &execution)
     }
 
     /// Names of the failed checks, but for those of the output as a whole: one wrong element may fail them too.

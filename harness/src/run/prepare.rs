@@ -114,14 +114,17 @@ impl Prepared {
             decoded,
         };
         let started = Instant::now();
-        if let Some(check) = decoded_check(&self.plan, &decoded).filter(|check| check.failure().is_some()) {
-            let judgement = without_right_values(device, check, &execution(&decoded));
-            return Judged { judgement, oracle: Duration::ZERO, judge: started.elapsed() };
-        }
+        let check = match decoded_check(&self.plan, &decoded) {
+            Some(check) if check.failure().is_some() => {
+                let judgement = without_right_values(device, check, &execution(&decoded));
+                return Judged { judgement, oracle: Duration::ZERO, judge: started.elapsed() };
+            }
+            check => check,
+        };
         // Waits for the right values, so that their time is not counted as the judge's.
         let answer = self.answer(decoded);
         let started = Instant::now();
-        let judgement = judge(device, &*answer.oracle, &execution(&answer.decoded));
+        let judgement = judge(device, &*answer.oracle, check, &execution(&answer.decoded));
         Judged { judgement, oracle: answer.time, judge: started.elapsed() }
     }
 
