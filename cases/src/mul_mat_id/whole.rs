@@ -242,6 +242,11 @@ impl Gradient {
     fn add(&mut self, operands: &Operands<'_>, shared: &Shared<'_>, tile: &Tile<'_>, c: [&[f64]; 2]) {
         let (m, x_rows) = (operands.walk.case.m, operands.walk.x_rows(tile));
         let weights = operands.walk.decode(tile);
+        let k = weights.w.ncols();
+        let converts_weights = matches!(shared, Shared::Converted { weights, .. } if *weights != Conversion::None);
+        // Only where weights are converted are the activations needed.
+        let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
+        let x = Array2::from_shape_fn((if converts_weights { x_rows.len() } else { 0 }, k), x_of);
         for (which, c) in c.iter().enumerate() {
             let c = Array2::from_shape_fn((tile.slots.len(), tile.rows.len()), |(slot, row)| {
                 c[tile.slots[slot] * m + tile.rows.start + row]
@@ -257,10 +262,7 @@ impl Gradient {
                         errors.map(|((s, r), c)| c * c * stored_sums(offsets.row(r), &blocks[x_rows[s]])).sum()
                     });
                 }
-                Shared::Converted { weights: conversion, .. } if *conversion != Conversion::None => {
-                    let x = Array2::from_shape_fn((x_rows.len(), weights.w.ncols()), |(slot, column)| {
-                        f64::from(operands.x[x_rows[slot] * weights.w.ncols() + column])
-                    });
+                Shared::Converted { weights: conversion, .. } if converts_weights => {
                     let (u, e) = (conversion.relative(), conversion.absolute());
                     let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
                     let shared = c.t().dot(&x);
