@@ -28,9 +28,9 @@ pub(super) mod q4_k {
             let (scale, min) = sub_block(packed, j);
             let (scale, min) = (d * f64::from(scale), dmin * f64::from(min));
             // Two sub-blocks share 32 bytes: the even one has the low nibbles.
-            for (o, byte) in out.iter_mut().zip(&codes[j / 2 * 32..]) {
-                let code = if j % 2 == 0 { byte & 15 } else { byte >> 4 };
-                *o = scale * f64::from(code) - min;
+            let shift = j % 2 * 4;
+            for (o, byte) in out.iter_mut().zip(&codes[j / 2 * 32..][..32]) {
+                *o = scale * f64::from(byte >> shift & 15) - min;
             }
         }
     }
@@ -52,9 +52,9 @@ pub(super) mod q4_k {
             out[8 + j] = mins[j] & 63 | mins[j + 4] >> 4 << 6;
             out[12 + j] = scales[j + 4] & 15 | mins[j + 4] << 4;
         }
-        for (i, byte) in out[16..].iter_mut().enumerate() {
-            let (pair, lane) = (i / 32, i % 32);
-            *byte = parts.codes[pair * 64 + lane] & 15 | parts.codes[pair * 64 + 32 + lane] << 4;
+        for (bytes, codes) in out[16..].chunks_exact_mut(32).zip(parts.codes.chunks_exact(64)) {
+            let (low, high) = codes.split_at(32);
+            bytes.iter_mut().zip(low).zip(high).for_each(|((byte, low), high)| *byte = low & 15 | high << 4);
         }
     }
 }
@@ -66,21 +66,27 @@ pub(super) mod q6_k {
 
     pub(in super::super) const BYTES: usize = 128 + 64 + 16 + 2;
 
-    /// Where the code of element i lies: byte and shift of its low four bits, byte and shift of its upper two.
-    fn place(i: usize) -> (usize, u32, usize, u32) {
-        let (half, quarter, lane) = (i / 128, i % 128 / 32, i % 32);
-        let low = half * 64 + quarter % 2 * 32 + lane;
-        (low, quarter as u32 / 2 * 4, half * 32 + lane, quarter as u32 * 2)
+    /// Elements whose codes lie at the same shifts.
+    const RUN: usize = 32;
+
+    /// Where the codes of a run of elements lie: byte and shift of their low four bits, byte and shift of their upper two.
+    fn place(run: usize) -> (usize, u32, usize, u32) {
+        let (half, quarter) = (run / 4, run % 4);
+        (half * 64 + quarter % 2 * RUN, quarter as u32 / 2 * 4, half * RUN, quarter as u32 * 2)
     }
 
     pub(in super::super) fn decode(block: &[u8], out: &mut [f64]) {
         let (low, rest) = block.split_at(128);
         let (high, rest) = rest.split_at(64);
         let d = read_f16(&rest[16..]);
-        for (i, o) in out.iter_mut().enumerate() {
-            let (l, l_shift, h, h_shift) = place(i);
-            let code = low[l] >> l_shift & 15 | (high[h] >> h_shift & 3) << 4;
-            *o = d * f64::from(rest[i / 16] as i8) * (f64::from(code) - 32.0);
+        let scales = rest[..16].chunks_exact(2);
+        for (run, (out, scales)) in out.chunks_exact_mut(RUN).zip(scales).enumerate() {
+            let (l, l_shift, h, h_shift) = place(run);
+            let codes = low[l..][..RUN].iter().zip(&high[h..][..RUN]);
+            for (i, (o, (low, high))) in out.iter_mut().zip(codes).enumerate() {
+                let code = low >> l_shift & 15 | (high >> h_shift & 3) << 4;
+                *o = d * f64::from(scales[i / 16] as i8) * (f64::from(code) - 32.0);
+            }
         }
     }
 
@@ -94,10 +100,14 @@ pub(super) mod q6_k {
 
     pub(in super::super) fn encode(parts: &Parts, out: &mut [u8]) {
         out[..192].fill(0);
-        for (i, code) in parts.codes.iter().enumerate() {
-            let (l, l_shift, h, h_shift) = place(i);
-            out[l] |= (code & 15) << l_shift;
-            out[128 + h] |= (code >> 4 & 3) << h_shift;
+        let (low, high) = out[..192].split_at_mut(128);
+        for (run, codes) in parts.codes.chunks_exact(RUN).enumerate() {
+            let (l, l_shift, h, h_shift) = place(run);
+            let bytes = low[l..][..RUN].iter_mut().zip(&mut high[h..][..RUN]);
+            for (code, (low, high)) in codes.iter().zip(bytes) {
+                *low |= (code & 15) << l_shift;
+                *high |= (code >> 4 & 3) << h_shift;
+            }
         }
         out[192..208].copy_from_slice(&parts.sub_scales);
         out[208..].copy_from_slice(&parts.scale.to_le_bytes());

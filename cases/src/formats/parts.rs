@@ -28,9 +28,8 @@ pub(super) fn unpack_nibbles(bytes: &[u8]) -> [u8; 32] {
 
 /// Writes the low four bits of 32 codes, as [`unpack_nibbles`] reads them.
 pub(super) fn pack_nibbles(codes: &[u8], out: &mut [u8]) {
-    for (i, byte) in out.iter_mut().enumerate().take(16) {
-        *byte = (codes[i] & 15) | (codes[i + 16] << 4);
-    }
+    let (low, high) = codes[..32].split_at(16);
+    out.iter_mut().zip(low).zip(high).for_each(|((byte, low), high)| *byte = low & 15 | high << 4);
 }
 
 #[cfg(test)]

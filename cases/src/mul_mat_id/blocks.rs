@@ -17,7 +17,8 @@ const WORDS: usize = 64;
 /// Draws the parts of a block. `at` is (expert, row, block).
 pub(super) fn parts(case: &MulMatId, stream: Stream, seed: u64, at: (usize, usize, usize)) -> Parts {
     let word = |i: usize| stream.word((WORDS * at.2 + i) as u64);
-    let mut parts = Parts { codes: random_codes(case.w, &word), ..Parts::default() };
+    let mut parts = Parts::default();
+    random_codes(case.w, &word, &mut parts.codes);
     let (scale, min, sub) = (word(32), word(33), |i: usize| word(34 + i / 8) >> (i % 8 * 8));
     parts.scale = match case.w {
         ElemType::Mxfp4 => u16::from(mxfp4_scale(case, scale, at)),
@@ -52,18 +53,19 @@ fn half_bits(value: f64) -> u16 {
 }
 
 /// All codes equally likely.
-fn random_codes(w: ElemType, word: &impl Fn(usize) -> u64) -> [u8; 256] {
-    let bits = w.code_bits();
-    let (lane, mask) = (bits.next_power_of_two(), (1u64 << bits) - 1);
-    let mut codes = [0; 256];
-    for (i, codes) in codes[..w.block_len()].chunks_mut(64 / lane as usize).enumerate() {
-        let mut word = word(i);
-        for code in codes {
-            *code = (word & mask) as u8;
-            word >>= lane;
-        }
+fn random_codes(w: ElemType, word: &impl Fn(usize) -> u64, codes: &mut [u8; 256]) {
+    let codes = &mut codes[..w.block_len()];
+    // A code has the low bits of a nibble or of a byte of the stream.
+    match w.code_bits() {
+        4 => codes.chunks_mut(16).enumerate().for_each(|(i, codes)| {
+            let pairs = codes.as_chunks_mut::<2>().0.iter_mut().zip(word(i).to_le_bytes());
+            pairs.for_each(|(pair, byte)| *pair = [byte & 15, byte >> 4]);
+        }),
+        bits => codes.chunks_mut(8).enumerate().for_each(|(i, codes)| {
+            let bytes = codes.iter_mut().zip(word(i).to_le_bytes());
+            bytes.for_each(|(code, byte)| *code = byte & (0xff >> (8 - bits)));
+        }),
     }
-    codes
 }
 
 /// The code whose value is zero: with the minimum that the narrow recipe chooses, where the format has minima.

@@ -113,17 +113,20 @@ impl Rules {
     }
 
     /// The smaller of a certain bound and, where signs are random, a probabilistic one.
+    #[inline(always)]
     fn smaller(&self, certain: f64, probable: f64) -> f64 {
         if self.signs { certain.min(probable) } else { certain }
     }
 
     /// The envelope.
+    #[inline(always)]
     pub(super) fn bound(&self, t: &Terms<'_>) -> f64 {
         let sums = self.accumulation(t) + self.conversion(t) + self.quantisation(t);
         sums * RAISE + HALF_ULP * t.element.y.abs() + self.underflow(t)
     }
 
     /// A.
+    #[inline(always)]
     fn accumulation(&self, t: &Terms<'_>) -> f64 {
         // A device that forms weights has rounded them, and sums them as they are.
         let (s, r2) = if self.model.forms_weights { (t.element.s, t.element.r2) } else { t.plus };
@@ -136,6 +139,7 @@ impl Rules {
     }
 
     /// N·η.
+    #[inline(always)]
     fn underflow(&self, t: &Terms<'_>) -> f64 {
         // 33 roundings of code·x near zero in each block, then multiplied with its scale.
         let scaled = |stage: &StageRule| 33.0 * t.w.scales * stage.eta;
@@ -144,6 +148,7 @@ impl Rules {
     }
 
     /// C.
+    #[inline(always)]
     fn conversion(&self, t: &Terms<'_>) -> f64 {
         let joint = self.ux + self.uw + self.ux * self.uw;
         if joint == 0.0 && self.ex == 0.0 && self.ew == 0.0 {
@@ -155,6 +160,7 @@ impl Rules {
     }
 
     /// Q.
+    #[inline(always)]
     fn quantisation(&self, t: &Terms<'_>) -> f64 {
         let Some(q) = &t.quantised else { return 0.0 };
         // Known codes leave nothing but this.
@@ -169,6 +175,7 @@ impl Rules {
     }
 
     /// Variances of the error: of the accumulation alone, and with the errors that outputs share. For random signs.
+    #[inline(always)]
     pub(super) fn variances(&self, t: &Terms<'_>) -> (f64, f64) {
         let y = t.element.y;
         let stages: f64 = self.stages.iter().map(|stage| stage.variance * t.plus.1).sum();
@@ -187,6 +194,7 @@ impl Rules {
     }
 
     /// True where a correct device may leave the range of its numbers on the way.
+    #[inline(always)]
     pub(super) fn overflows(&self, t: &Terms<'_>) -> bool {
         let s = t.plus.0 * RAISE;
         let sums = self.stages.iter().any(|stage| s > stage.largest);
@@ -200,6 +208,7 @@ impl Rules {
     }
 
     /// True where every correct order of operations gives the same bits.
+    #[inline(always)]
     pub(super) fn is_exact(&self, t: &Terms<'_>) -> bool {
         let activations_survive = match self.model.activations {
             Activations::Converted(c) => t.x.survives(c),

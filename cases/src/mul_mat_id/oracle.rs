@@ -13,7 +13,7 @@ use rayon::prelude::*;
 use super::bound::{Rules, Terms};
 use super::quantise::{self, Block, Envelope, WeightBlock};
 use super::rows::RowSums;
-use super::sums::{Operands, Sums};
+use super::sums::{Operands, SlotSums, Sums};
 use super::tiles::Walk;
 use super::{IDS, MulMatId, OUT, X, whole};
 use crate::formats::{read_f32, read_i32};
@@ -53,6 +53,29 @@ struct Basis {
     quantised: Option<Arc<Quantised>>,
     /// The sums over activations as they are, where some operand is not finite: they say what becomes of it.
     plain: Option<Arc<Sums>>,
+}
+
+/// What is known of the outputs of one slot.
+struct Slot<'a> {
+    sums: SlotSums<'a>,
+    x: &'a RowSums,
+    /// By row, of a quantiser whose codes are not known.
+    envelopes: Option<&'a [Envelope]>,
+}
+
+impl<'a> Slot<'a> {
+    /// What is known of an output.
+    #[inline(always)]
+    fn terms(&self, row: usize) -> Option<Terms<'a>> {
+        let quantised = self.envelopes.map(|rows| rows[row]);
+        Some(Terms {
+            element: self.sums.elements[row],
+            plus: self.sums.plus(row),
+            w: self.sums.weight_rows[row].as_ref()?,
+            x: self.x,
+            quantised: quantised.or_else(|| self.sums.envelope(row)),
+        })
+    }
 }
 
 impl MulMatIdOracle {
@@ -133,48 +156,27 @@ impl MulMatIdOracle {
         }
     }
 
-    /// What is known of an element; `None` where its id is out of range.
-    fn terms<'a>(&'a self, basis: &'a Basis, (slot, row): (usize, usize)) -> Option<Terms<'a>> {
-        let case = &self.case;
-        let i = slot * case.m + row;
-        let w = self.experts[slot].and_then(|e| basis.sums.weight_row(e * case.m + row))?;
-        let x_row = case.x_row(slot);
-        let quantised = basis.quantised.as_ref().map(|q| q.envelopes[i]);
-        Some(Terms {
-            element: basis.sums.element(i),
-            plus: basis.sums.plus(i),
-            w,
+    /// What is known of the outputs of a slot; `None` where its id is out of range.
+    fn slot<'a>(&'a self, basis: &'a Basis, slot: usize) -> Option<Slot<'a>> {
+        let (m, x_row) = (self.case.m, self.case.x_row(slot));
+        Some(Slot {
+            sums: basis.sums.slot(slot, self.experts[slot]?, x_row, m),
             x: &self.x_rows[x_row],
-            quantised: quantised.or_else(|| basis.sums.envelope(i, x_row)),
+            envelopes: basis.quantised.as_ref().map(|q| &q.envelopes[slot * m..][..m]),
         })
-    }
-
-    /// What an element should be under a model.
-    fn expectation(&self, rules: &Rules, basis: &Basis, (slot, row): (usize, usize)) -> Expected {
-        let Some(terms) = self.terms(basis, (slot, row)) else { return Expected::UNTOUCHED };
-        // What the operands themselves make of it; a known quantiser may overflow where they do not.
-        let plain = basis.plain.as_ref().map_or(0.0, |sums| sums.element(slot * self.case.m + row).y);
-        if !plain.is_finite() {
-            let class = if plain.is_nan() { Class::NaN } else { Class::Infinite };
-            return Expected { value: plain, bound: 0.0, class };
-        }
-        let class = if rules.overflows(&terms) {
-            Class::Inconclusive
-        } else if rules.is_exact(&terms) {
-            Class::Exact
-        } else {
-            Class::Finite
-        };
-        Expected { value: terms.element.y, bound: rules.bound(&terms), class }
     }
 
     /// What every element should be under a model.
     fn expectations(&self, model: &Model, basis: &Basis) -> Vec<Expected> {
         let (rules, m) = (self.rules(model), self.case.m);
         let mut expected = vec![Expected::UNTOUCHED; self.case.slots() * m];
-        expected.par_chunks_mut(m).enumerate().for_each(|(slot, rows)| {
-            let rows = rows.iter_mut().enumerate();
-            rows.for_each(|(row, place)| *place = self.expectation(&rules, basis, (slot, row)));
+        expected.par_chunks_mut(m).enumerate().for_each(|(i, rows)| {
+            let Some(slot) = self.slot(basis, i) else { return };
+            // What the operands themselves make of it; a known quantiser may overflow where they do not.
+            let plain = |row: usize| basis.plain.as_ref().map(|sums| sums.element(i * m + row).y);
+            rows.iter_mut().enumerate().for_each(|(row, place)| {
+                *place = slot.terms(row).map_or(Expected::UNTOUCHED, |terms| expectation(&rules, &terms, plain(row)));
+            });
         });
         expected
     }
@@ -221,13 +223,16 @@ impl MulMatIdOracle {
         let first = |slot: &usize| seen.insert((self.experts[*slot], self.case.x_row(*slot)));
         let slots: Vec<usize> = (0..self.case.slots()).filter(first).collect();
         let (rules, (got, _)) = (self.rules(model), output.as_chunks::<4>());
-        let judged = |slot: usize, row: usize| {
-            let i = slot * self.case.m + row;
-            let (expected, got) = (expected[i], f32::from_le_bytes(got[i]));
-            let is_judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
-            let (own_variance, variance) = rules.variances(&self.terms(basis, (slot, row)).filter(|_| is_judged)?);
-            let error = f64::from(got) - expected.value;
-            Some(whole::Output { y: expected.value, error, own_variance, variance })
+        let judged = |slot: usize| {
+            let (known, rules, first) = (self.slot(basis, slot), &rules, slot * self.case.m);
+            (0..self.case.m).filter_map(move |row| {
+                let (expected, got) = (expected[first + row], f32::from_le_bytes(got[first + row]));
+                let is_judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
+                let terms = known.as_ref().filter(|_| is_judged)?.terms(row)?;
+                let (own_variance, variance) = rules.variances(&terms);
+                let error = f64::from(got) - expected.value;
+                Some((row, whole::Output { y: expected.value, error, own_variance, variance }))
+            })
         };
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),
@@ -243,6 +248,24 @@ impl MulMatIdOracle {
         let (token, slot) = (slot / self.case.used, slot % self.case.used);
         Place(vec![("token", token as i64), ("slot", slot as i64), ("row", row as i64), ("expert", expert)])
     }
+}
+
+/// What an element should be under a model; `plain` is what operands that are not quantised make of it, where some are
+/// not finite.
+#[inline(always)]
+fn expectation(rules: &Rules, terms: &Terms<'_>, plain: Option<f64>) -> Expected {
+    if let Some(value) = plain.filter(|value| !value.is_finite()) {
+        let class = if value.is_nan() { Class::NaN } else { Class::Infinite };
+        return Expected { value, bound: 0.0, class };
+    }
+    let class = if rules.overflows(terms) {
+        Class::Inconclusive
+    } else if rules.is_exact(terms) {
+        Class::Exact
+    } else {
+        Class::Finite
+    };
+    Expected { value: terms.element.y, bound: rules.bound(terms), class }
 }
 
 impl Oracle for MulMatIdOracle {
@@ -327,7 +350,7 @@ mod tests {
                     approx::assert_abs_diff_eq!(got.y, products().sum::<f64>(), epsilon = s * 1e-13);
                     approx::assert_relative_eq!(got.s, s, max_relative = 1e-4);
                     approx::assert_relative_eq!(got.r2, products().map(|p| p * p).sum::<f64>(), max_relative = 1e-4);
-                    let (s, r2) = sums.plus(slot * case.m + row);
+                    let (s, r2) = sums.slot(slot, expert.unwrap(), case.x_row(slot), case.m).plus(row);
                     approx::assert_relative_eq!(s, plus().sum::<f64>(), max_relative = 1e-4);
                     approx::assert_relative_eq!(r2, plus().map(|p| p * p).sum::<f64>(), max_relative = 1e-4);
                 }

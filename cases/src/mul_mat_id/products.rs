@@ -8,7 +8,7 @@
 //! operands: they are multiplied one by one, all sums at once in f64.
 
 use ndarray::{Array2, ArrayView2, Axis, Zip};
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 
 /// Sums of magnitudes in f32 are raised by this in a bound: partial sums of a few hundred terms are added in f32.
 pub(super) const RAISE: f64 = 1.0 + 1.0 / 1024.0;
@@ -33,10 +33,7 @@ impl Magnitudes {
             if let (Some(from), Some(abs), Some(squares)) =
                 (from.as_slice(), abs.as_slice_mut(), squares.as_slice_mut())
             {
-                Arch::new().dispatch(
-                    #[inline(always)]
-                    || scaled(from, 1.0 / scale, abs, squares),
-                );
+                Arch::new().dispatch(Scaled { from, factor: 1.0 / scale, abs, squares });
             } else {
                 debug_assert!(false, "every caller's rows lie in one piece");
             }
@@ -71,11 +68,24 @@ impl Magnitudes {
     }
 }
 
-#[inline(always)]
-fn scaled(from: &[f64], factor: f64, abs: &mut [f32], squares: &mut [f32]) {
-    for ((v, a), s) in from.iter().zip(abs).zip(squares) {
-        *a = (v.abs() * factor) as f32;
-        *s = *a * *a;
+/// Writes |v|·factor and its square. Loops for vector units are named types: a closure would be compiled for the plainest
+/// processor and only called from code for this one.
+struct Scaled<'a> {
+    from: &'a [f64],
+    factor: f64,
+    abs: &'a mut [f32],
+    squares: &'a mut [f32],
+}
+
+impl NullaryFnOnce for Scaled<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for ((v, a), s) in self.from.iter().zip(self.abs).zip(self.squares) {
+            *a = (v.abs() * self.factor) as f32;
+            *s = *a * *a;
+        }
     }
 }
 
@@ -95,29 +105,35 @@ const LANES: usize = 16;
 /// Most products of a stored weight and an activation have at most 48 significant bits and are exact in f64; the others
 /// are rounded at 2^-53, far below any bound.
 pub(super) fn dot(w: &[f64], x: &[f64]) -> [f64; 3] {
-    Arch::new().dispatch(
-        #[inline(always)]
-        || dot_lanes(w, x),
-    )
+    Arch::new().dispatch(Dot { w, x })
 }
 
-#[inline(always)]
-fn dot_lanes(w: &[f64], x: &[f64]) -> [f64; 3] {
-    let (mut y, mut s, mut r2) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
-    let mut add = |l: usize, w: f64, x: f64| {
-        let product = w * x;
-        y[l] += product;
-        s[l] += product.abs();
-        r2[l] += product * product;
-    };
-    let ((w_body, w_tail), (x_body, x_tail)) = (w.as_chunks::<LANES>(), x.as_chunks::<LANES>());
-    for (w, x) in w_body.iter().zip(x_body) {
-        for l in 0..LANES {
-            add(l, w[l], x[l]);
+struct Dot<'a> {
+    w: &'a [f64],
+    x: &'a [f64],
+}
+
+impl NullaryFnOnce for Dot<'_> {
+    type Output = [f64; 3];
+
+    #[inline(always)]
+    fn call(self) -> [f64; 3] {
+        let (mut y, mut s, mut r2) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
+        let mut add = |l: usize, w: f64, x: f64| {
+            let product = w * x;
+            y[l] += product;
+            s[l] += product.abs();
+            r2[l] += product * product;
+        };
+        let ((w_body, w_tail), (x_body, x_tail)) = (self.w.as_chunks::<LANES>(), self.x.as_chunks::<LANES>());
+        for (w, x) in w_body.iter().zip(x_body) {
+            for l in 0..LANES {
+                add(l, w[l], x[l]);
+            }
         }
+        w_tail.iter().zip(x_tail).enumerate().for_each(|(l, (w, x))| add(l, *w, *x));
+        [y.iter().sum(), s.iter().sum(), r2.iter().sum()]
     }
-    w_tail.iter().zip(x_tail).enumerate().for_each(|(l, (w, x))| add(l, *w, *x));
-    [y.iter().sum(), s.iter().sum(), r2.iter().sum()]
 }
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! What bounds need to know of a row of weights or activations.
 
-use pulp::Arch;
+use pulp::{Arch, NullaryFnOnce};
 
 use crate::formats::{ElemType, mxfp4_scale};
 use crate::model::Conversion;
@@ -32,10 +32,7 @@ impl RowSums {
 
     /// The same for a row of which no sum is exact in any case: it has no unit.
     pub(super) fn inexact(values: &[f64]) -> Self {
-        let [sum_abs, sum_squares, max_abs] = Arch::new().dispatch(
-            #[inline(always)]
-            || sums(values),
-        );
+        let [sum_abs, sum_squares, max_abs] = Arch::new().dispatch(Sums(values));
         RowSums {
             sum_abs,
             sum_squares,
@@ -62,23 +59,29 @@ impl RowSums {
 const LANES: usize = 16;
 
 /// Σ|v|, Σv² and the largest |v|.
-#[inline(always)]
-fn sums(values: &[f64]) -> [f64; 3] {
-    let (mut abs, mut squares, mut max) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
-    let (body, tail) = values.as_chunks::<LANES>();
-    let mut add = |l: usize, v: f64| {
-        let v = v.abs();
-        abs[l] += v;
-        squares[l] += v * v;
-        max[l] = if v > max[l] { v } else { max[l] };
-    };
-    for chunk in body {
-        for (l, v) in chunk.iter().enumerate() {
-            add(l, *v);
+struct Sums<'a>(&'a [f64]);
+
+impl NullaryFnOnce for Sums<'_> {
+    type Output = [f64; 3];
+
+    #[inline(always)]
+    fn call(self) -> [f64; 3] {
+        let (mut abs, mut squares, mut max) = ([0.0f64; LANES], [0.0f64; LANES], [0.0f64; LANES]);
+        let (body, tail) = self.0.as_chunks::<LANES>();
+        let mut add = |l: usize, v: f64| {
+            let v = v.abs();
+            abs[l] += v;
+            squares[l] += v * v;
+            max[l] = if v > max[l] { v } else { max[l] };
+        };
+        for chunk in body {
+            for (l, v) in chunk.iter().enumerate() {
+                add(l, *v);
+            }
         }
+        tail.iter().enumerate().for_each(|(l, v)| add(l, *v));
+        [abs.iter().sum(), squares.iter().sum(), max.into_iter().fold(0.0, f64::max)]
     }
-    tail.iter().enumerate().for_each(|(l, v)| add(l, *v));
-    [abs.iter().sum(), squares.iter().sum(), max.into_iter().fold(0.0, f64::max)]
 }
 
 /// The power of two that every value is a multiple of; infinite for a row of zeros. The longest sums that can be exact

@@ -73,11 +73,11 @@ impl Operands {
         Operands { magnitudes, values, codes: Some(codes), may_be_exact: may_be_exact(sums) }
     }
 
-    /// What is left of the quantiser's envelope where its codes are known: the steps of undecided codes.
-    fn envelope(&self, x_row: usize, ties: f64) -> Option<Envelope> {
+    /// What is left of the quantiser's envelope where its codes are known, without the steps of undecided codes.
+    fn envelope(&self, x_row: usize) -> Option<Envelope> {
         let codes = self.codes.as_ref()?;
         let (overflows, is_exact) = (codes.overflows[x_row], codes.exact[x_row]);
-        Some(Envelope { certain: ties, overflows, is_exact, ..Envelope::default() })
+        Some(Envelope { overflows, is_exact, ..Envelope::default() })
     }
 }
 
@@ -102,6 +102,32 @@ pub(super) struct Sums {
     ties: Vec<f64>,
     /// `[experts][m]`; `None` for experts without a slot.
     weight_rows: Vec<Option<RowSums>>,
+}
+
+/// The sums of the outputs of one slot, by row.
+pub(super) struct SlotSums<'a> {
+    pub(super) elements: &'a [Element],
+    /// S⁺ and R⁺², where they are not S and R².
+    plus: Option<&'a [(f64, f64)]>,
+    ties: Option<&'a [f64]>,
+    /// The sums of the expert's rows.
+    pub(super) weight_rows: &'a [Option<RowSums>],
+    /// What a quantiser adds whose codes are known, but for ties.
+    envelope: Option<Envelope>,
+}
+
+impl SlotSums<'_> {
+    /// S⁺ and R⁺² of an output.
+    #[inline]
+    pub(super) fn plus(&self, row: usize) -> (f64, f64) {
+        self.plus.map_or((self.elements[row].s, self.elements[row].r2), |plus| plus[row])
+    }
+
+    /// What a quantiser adds to an output whose codes are known.
+    #[inline]
+    pub(super) fn envelope(&self, row: usize) -> Option<Envelope> {
+        self.envelope.map(|envelope| Envelope { certain: self.ties.map_or(0.0, |ties| ties[row]), ..envelope })
+    }
 }
 
 /// What one tile adds to them.
@@ -161,19 +187,15 @@ impl Sums {
         self.elements[i]
     }
 
-    /// S⁺ and R⁺² of an output.
-    pub(super) fn plus(&self, i: usize) -> (f64, f64) {
-        self.plus.get(i).copied().unwrap_or((self.elements[i].s, self.elements[i].r2))
-    }
-
-    /// What a quantiser adds to an output whose codes are known.
-    pub(super) fn envelope(&self, i: usize, x_row: usize) -> Option<Envelope> {
-        self.operands.envelope(x_row, self.ties.get(i).copied().unwrap_or(0.0))
-    }
-
-    /// The sums of a row of weights (counted over all experts), if its expert has a slot.
-    pub(super) fn weight_row(&self, row: usize) -> Option<&RowSums> {
-        self.weight_rows[row].as_ref()
+    /// The outputs of a slot that uses an expert and a row of activations.
+    pub(super) fn slot(&self, slot: usize, expert: usize, x_row: usize, m: usize) -> SlotSums<'_> {
+        SlotSums {
+            elements: &self.elements[slot * m..][..m],
+            plus: self.plus.get(slot * m..(slot + 1) * m),
+            ties: self.ties.get(slot * m..(slot + 1) * m),
+            weight_rows: &self.weight_rows[expert * m..][..m],
+            envelope: self.operands.envelope(x_row),
+        }
     }
 
     /// Whether some weight in use is infinite or NaN.

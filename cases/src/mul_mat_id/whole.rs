@@ -137,19 +137,18 @@ impl Totals {
     }
 }
 
-/// The three checks, over the outputs of these slots: `output` is asked for each slot and row, and has none where nothing
-/// was judged.
-pub(super) fn checks(
+/// The three checks, over the outputs of these slots: `outputs` is asked for those of each slot that were judged, by row.
+pub(super) fn checks<I: Iterator<Item = (usize, Output)>>(
     operands: &Operands<'_>,
     shared: &Shared<'_>,
     slots: &[usize],
-    output: impl Fn(usize, usize) -> Option<Output> + Sync,
+    outputs: impl Fn(usize) -> I + Sync,
 ) -> Vec<Check> {
     let case = operands.walk.case;
-    let known = |slot, row| output(slot, row).filter(|o| o.variance > 0.0 && o.variance.is_finite());
+    let known = |slot| outputs(slot).filter(|(_, o)| o.variance > 0.0 && o.variance.is_finite());
     let of_slot = |slot: &usize| {
         let mut totals = Totals::default();
-        (0..case.m).filter_map(|row| known(*slot, row)).for_each(|o| totals.add(&o));
+        known(*slot).for_each(|(_, o)| totals.add(&o));
         totals
     };
     // One after the other, so that sums are the same in every run.
@@ -167,12 +166,10 @@ pub(super) fn checks(
         Shared::Nothing => [0.0; 2],
         _ => {
             let mut c = [vec![0.0; case.slots() * case.m], vec![0.0; case.slots() * case.m]];
-            for (slot, row) in slots.iter().flat_map(|slot| (0..case.m).map(move |row| (*slot, row))) {
+            for (slot, (row, o)) in slots.iter().flat_map(|slot| known(*slot).map(move |output| (*slot, output))) {
                 let i = slot * case.m + row;
-                if let Some(o) = known(slot, row) {
-                    c[0][i] = if totals.squares > 0.0 { o.y / o.variance / totals.squares } else { 0.0 };
-                    c[1][i] = 1.0 / o.variance / totals.weights;
-                }
+                c[0][i] = if totals.squares > 0.0 { o.y / o.variance / totals.squares } else { 0.0 };
+                c[1][i] = 1.0 / o.variance / totals.weights;
             }
             shared_variances(operands, shared, [&c[0], &c[1]])
         }

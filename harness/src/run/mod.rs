@@ -17,7 +17,7 @@ use conform_cases::case::Case;
 use crate::discover::Found;
 use crate::expect::{self, Expectation};
 use crate::result::CaseResult;
-use crate::worker::{Limits, Memory};
+use crate::worker::{Limits, Memory, sys};
 
 use lane::execute_case;
 use pool::Pool;
@@ -105,6 +105,7 @@ pub fn run(
         }
         queue.lock().ok()?.next()
     };
+    sys::keep_freed_memory();
     let memory = Memory::default();
     let lane = || {
         while let Some(case) = next() {

@@ -32,6 +32,7 @@ pub fn serve(backend: &str) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    sys::keep_freed_memory();
     let hello = Reply::Hello { protocol: PROTOCOL, program: format!("conform {}", env!("CARGO_PKG_VERSION")) };
     let (tx, rx) = channel();
     let reader = std::thread::Builder::new().name("requests".into()).spawn(move || read_requests(requests, &tx));

@@ -15,7 +15,7 @@ use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 
 use conform_cases::plan::Layout;
-use memmap2::{Mmap, MmapMut};
+use memmap2::{Mmap, MmapMut, MmapOptions};
 
 use super::sys;
 
@@ -94,7 +94,7 @@ impl Shared {
         // have no invalid value, and this module's callers read only when the worker has answered or is dead (see the
         // type's documentation); a worker that breaks the protocol and writes later can make us misjudge results,
         // its own or those of a later case in the same memory, which is why what is read repeatedly is copied out first.
-        let map = unsafe { MmapMut::map_mut(file)? };
+        let map = unsafe { MmapOptions::new().populate().map_mut(file)? };
         Ok(Shared { map, path, len, _file: backing })
     }
 
@@ -172,7 +172,7 @@ pub(crate) fn map_inputs(path: &Path) -> Result<Mmap, String> {
     let file = open(path, OpenOptions::new().read(true))?;
     // SAFETY: the parent keeps the file, at its length, and writes nothing to it while a request is in flight. The
     // mapping is read-only: a driver that writes to it crashes, which is what it deserves.
-    unsafe { Mmap::map(&file) }.map_err(|e| cannot("map", path, &e))
+    unsafe { MmapOptions::new().populate().map(&file) }.map_err(|e| cannot("map", path, &e))
 }
 
 /// A worker's view of the results.
@@ -180,7 +180,7 @@ pub(crate) fn map_results(path: &Path) -> Result<MmapMut, String> {
     let file = open(path, OpenOptions::new().read(true).write(true))?;
     // SAFETY: the parent keeps the file, at its length, and reads it only after the answer, when this mapping is gone
     // again; no other worker is told of it meanwhile.
-    unsafe { MmapMut::map_mut(&file) }.map_err(|e| cannot("map", path, &e))
+    unsafe { MmapOptions::new().populate().map_mut(&file) }.map_err(|e| cannot("map", path, &e))
 }
 
 fn open(path: &Path, how: &OpenOptions) -> Result<File, String> {
