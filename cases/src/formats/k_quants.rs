@@ -21,6 +21,7 @@ pub(super) mod q4_k {
         }
     }
 
+    #[inline(always)]
     pub(in super::super) fn decode(block: &[u8], out: &mut [f64]) {
         let (d, dmin) = (read_f16(block), read_f16(&block[2..]));
         let (packed, codes) = (&block[4..16], &block[16..]);
@@ -75,6 +76,7 @@ pub(super) mod q6_k {
         (half * 64 + quarter % 2 * RUN, quarter as u32 / 2 * 4, half * RUN, quarter as u32 * 2)
     }
 
+    #[inline(always)]
     pub(in super::super) fn decode(block: &[u8], out: &mut [f64]) {
         let (low, rest) = block.split_at(128);
         let (high, rest) = rest.split_at(64);

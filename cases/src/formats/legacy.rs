@@ -5,7 +5,7 @@
 
 use half::f16;
 
-use super::parts::{Parts, pack_nibbles, unpack_nibbles};
+use super::parts::{Parts, pack_nibbles};
 
 /// What tells the formats apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,27 +31,36 @@ impl Layout {
         }
     }
 
-    fn codes(self, block: &[u8]) -> [f64; 32] {
-        let body = &block[if self.has_min { 4 } else { 2 }..];
-        match self.bits {
-            8 => std::array::from_fn(|i| f64::from(body[i] as i8)),
-            5 => {
-                let high = u32::from_le_bytes([body[0], body[1], body[2], body[3]]);
-                let low = unpack_nibbles(&body[4..]);
-                std::array::from_fn(|i| f64::from(u32::from(low[i]) | (high >> i & 1) << 4))
-            }
-            _ => unpack_nibbles(body).map(f64::from),
-        }
-    }
-
     fn min(self, block: &[u8]) -> f64 {
         if self.has_min { read_f16(&block[2..]) } else { 0.0 }
     }
 
+    #[inline(always)]
     pub(super) fn decode(self, block: &[u8], out: &mut [f64]) {
-        let (d, m) = (read_f16(block), self.min(block));
-        for (o, code) in out.iter_mut().zip(self.codes(block)) {
-            *o = d * (code - self.centre()) + m;
+        let (d, m, centre) = (read_f16(block), self.min(block), self.centre());
+        let value = |code: f64| d * (code - centre) + m;
+        let body = &block[if self.has_min { 4 } else { 2 }..];
+        // Plain loops: what an iterator's `for_each` is given is compiled for any processor.
+        if self.bits == 8 {
+            for (o, code) in out.iter_mut().zip(body) {
+                *o = value(f64::from(*code as i8));
+            }
+            return;
+        }
+        // Byte i holds element i low and element i + 16 high.
+        let (low, high) = out.split_at_mut(16);
+        let pairs = low.iter_mut().zip(high);
+        if self.bits == 4 {
+            for ((low, high), byte) in pairs.zip(body) {
+                (*low, *high) = (value(f64::from(byte & 15)), value(f64::from(byte >> 4)));
+            }
+            return;
+        }
+        let (fifths, nibbles) = body.split_at(4);
+        let fifths = u32::from_le_bytes([fifths[0], fifths[1], fifths[2], fifths[3]]);
+        let fifth = |i: usize| ((fifths >> i) as u8) << 4 & 16;
+        for (i, ((low, high), byte)) in pairs.zip(nibbles).enumerate() {
+            (*low, *high) = (value(f64::from(byte & 15 | fifth(i))), value(f64::from(byte >> 4 | fifth(i + 16))));
         }
     }
 

@@ -13,6 +13,7 @@ mod mxfp4;
 mod parts;
 
 use half::{bf16, f16};
+use pulp::{Arch, NullaryFnOnce};
 use serde::{Deserialize, Serialize};
 
 use by_build::ByBuild;
@@ -300,25 +301,7 @@ impl ElemType {
     /// NaN, which passes for nothing: rows of weights are read through [`Inputs::row`](crate::inputs::Inputs::row),
     /// which has the build's values.
     pub fn decode(self, blocks: &[u8], out: &mut [f64]) {
-        debug_assert_eq!(self.row_bytes(out.len()), blocks.len());
-        match self {
-            Self::F32 => decode_with(blocks, out, |b| f64::from(f32::from_le_bytes(b))),
-            Self::F16 => decode_with(blocks, out, |b| f16::from_le_bytes(b).to_f64()),
-            Self::Bf16 => decode_with(blocks, out, |b| bf16::from_le_bytes(b).to_f64()),
-            Self::I32 => decode_with(blocks, out, |b| f64::from(i32::from_le_bytes(b))),
-            Self::U16 => decode_with(blocks, out, |b| f64::from(u16::from_le_bytes(b))),
-            Self::U32 => decode_with(blocks, out, |b| f64::from(u32::from_le_bytes(b))),
-            Self::U64 => decode_with(blocks, out, |b| u64::from_le_bytes(b) as f64),
-            Self::Mxfp4 => self.each_block(blocks, out, mxfp4::decode),
-            Self::Q4K => self.each_block(blocks, out, q4_k::decode),
-            Self::Q6K => self.each_block(blocks, out, q6_k::decode),
-            Self::Q4_0 | Self::Q4_1 | Self::Q5_0 | Self::Q5_1 | Self::Q8_0 => {
-                if let Some(layout) = self.layout() {
-                    self.each_block(blocks, out, |b, o| layout.decode(b, o));
-                }
-            }
-            _ => out.fill(f64::NAN),
-        }
+        Arch::new().dispatch(Decode { ty: self, blocks, out });
     }
 
     /// The parts `o` of a run of whole blocks, zero for types that have none. With `centres` the centres of q4_0 and
@@ -352,9 +335,12 @@ impl ElemType {
         matches!(self, Self::Q2K | Self::Q5K)
     }
 
+    #[inline(always)]
     fn each_block(self, blocks: &[u8], out: &mut [f64], f: impl Fn(&[u8], &mut [f64])) {
         let (from, to) = (blocks.chunks_exact(self.block_bytes()), out.chunks_exact_mut(self.block_len()));
-        from.zip(to).for_each(|(b, o)| f(b, o));
+        for (b, o) in from.zip(to) {
+            f(b, o);
+        }
     }
 
     /// Writes one block of a blocked type.
@@ -369,12 +355,53 @@ impl ElemType {
     }
 }
 
+/// Decoding, compiled once for each set of vector instructions.
+struct Decode<'a> {
+    ty: ElemType,
+    blocks: &'a [u8],
+    out: &'a mut [f64],
+}
+
+impl NullaryFnOnce for Decode<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Decode { ty, blocks, out } = self;
+        debug_assert_eq!(ty.row_bytes(out.len()), blocks.len());
+        match ty {
+            ElemType::F32 => decode_with(blocks, out, |b| f64::from(f32::from_le_bytes(b))),
+            ElemType::F16 => decode_with(blocks, out, |b| f16::from_le_bytes(b).to_f64()),
+            ElemType::Bf16 => decode_with(blocks, out, |b| bf16::from_le_bytes(b).to_f64()),
+            ElemType::I32 => decode_with(blocks, out, |b| f64::from(i32::from_le_bytes(b))),
+            ElemType::U16 => decode_with(blocks, out, |b| f64::from(u16::from_le_bytes(b))),
+            ElemType::U32 => decode_with(blocks, out, |b| f64::from(u32::from_le_bytes(b))),
+            ElemType::U64 => decode_with(blocks, out, |b| u64::from_le_bytes(b) as f64),
+            ElemType::Mxfp4 => ty.each_block(blocks, out, mxfp4::decode),
+            ElemType::Q4K => ty.each_block(blocks, out, q4_k::decode),
+            ElemType::Q6K => ty.each_block(blocks, out, q6_k::decode),
+            ElemType::Q4_0 | ElemType::Q4_1 | ElemType::Q5_0 | ElemType::Q5_1 | ElemType::Q8_0 => {
+                if let Some(layout) = ty.layout() {
+                    ty.each_block(
+                        blocks,
+                        out,
+                        #[inline(always)]
+                        |b, o| layout.decode(b, o),
+                    );
+                }
+            }
+            _ => out.fill(f64::NAN),
+        }
+    }
+}
+
 impl std::fmt::Display for ElemType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
     }
 }
 
+#[inline(always)]
 fn decode_with<const N: usize>(bytes: &[u8], out: &mut [f64], get: impl Fn([u8; N]) -> f64) {
     let (elements, _) = bytes.as_chunks::<N>();
     for (o, b) in out.iter_mut().zip(elements) {

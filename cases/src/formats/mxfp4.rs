@@ -20,6 +20,7 @@ pub fn decode_scale(e: u8) -> f64 {
     }
 }
 
+#[inline(always)]
 pub(super) fn decode(block: &[u8], out: &mut [f64]) {
     let scale = decode_scale(block[0]);
     for (o, code) in out.iter_mut().zip(unpack_nibbles(&block[1..])) {

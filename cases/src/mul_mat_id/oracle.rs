@@ -11,7 +11,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use rayon::prelude::*;
 
 use super::bound::{Rules, Terms};
-use super::quantise::{self, Block, Envelope, WeightBlock};
+use super::quantise::{self, Block, Envelope};
 use super::rows::RowSums;
 use super::sums::{Operands, SlotSums, Sums};
 use super::tiles::Walk;
@@ -126,15 +126,15 @@ impl MulMatIdOracle {
         let of_tile = |tile| {
             let weights = walk.decode(&tile);
             let envelopes = (0..tile.rows.len()).flat_map(|row| {
-                let blocks_of_row: Vec<WeightBlock> = weights.blocks(row).collect();
-                let rows = walk.x_rows(&tile).into_iter();
+                let blocks_of_row = weights.blocks(row);
+                let rows = walk.x_rows(&tile.column).into_iter();
                 rows.map(|x| Envelope::new(quantiser, &blocks_of_row, &blocks[x])).collect::<Vec<_>>()
             });
             (envelopes.collect::<Vec<_>>(), tile)
         };
         let mut envelopes = vec![Envelope::default(); self.case.slots() * m];
         for (of_tile, tile) in walk.tiles(usize::MAX).map(of_tile).collect::<Vec<_>>() {
-            let places = tile.rows.flat_map(|row| tile.slots.iter().map(move |slot| slot * m + row));
+            let places = tile.rows.flat_map(|row| tile.column.slots.iter().map(move |slot| slot * m + row));
             places.zip(of_tile).for_each(|(place, envelope)| envelopes[place] = envelope);
         }
         Quantised { envelopes, blocks }

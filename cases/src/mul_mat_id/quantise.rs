@@ -108,6 +108,25 @@ pub(super) struct WeightBlock {
     pub(super) offset: f64,
 }
 
+impl WeightBlock {
+    /// Of weights and their offset parts, of which there may be none.
+    pub(super) fn new(w: &[f64], offsets: &[f64]) -> Self {
+        // Four at a time, in an order that is the same on every host.
+        let (mut sums, mut squares) = ([0.0; 4], [0.0; 4]);
+        for w in w.chunks(4) {
+            for (w, (sum, square)) in w.iter().zip(sums.iter_mut().zip(&mut squares)) {
+                *sum += w.abs();
+                *square += w * w;
+            }
+        }
+        WeightBlock {
+            sum: sums.iter().sum(),
+            squares: squares.iter().sum(),
+            offset: offsets.iter().fold(0.0, |most: f64, o| most.max(o.abs())),
+        }
+    }
+}
+
 /// The relative error of a scale as a quantiser stores it, above the subnormal numbers of f16.
 pub(super) fn relative_error(quantiser: &Quantiser) -> f64 {
     if quantiser.f16_scale { 2f64.powi(-11) } else { 2f64.powi(-22) }

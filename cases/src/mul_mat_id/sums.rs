@@ -163,11 +163,11 @@ impl Sums {
 
     fn place(&mut self, m: usize, part: Part<'_>) {
         let rows = part.tile.rows;
-        if part.tile.is_first {
-            let places = &mut self.weight_rows[part.tile.expert * m..][rows.clone()];
+        if part.tile.column.is_first {
+            let places = &mut self.weight_rows[part.tile.column.expert * m..][rows.clone()];
             places.iter_mut().zip(part.weight_rows).for_each(|(place, sums)| *place = Some(sums));
         }
-        for (i, slot) in part.tile.slots.iter().enumerate() {
+        for (i, slot) in part.tile.column.slots.iter().enumerate() {
             let range = slot * m + rows.start..slot * m + rows.end;
             let values = part.y.row(i).into_iter().zip(part.s.row(i)).zip(part.r2.row(i));
             let places = self.elements[range.clone()].iter_mut();
@@ -207,7 +207,7 @@ impl Sums {
 impl Operands {
     fn multiply<'a>(&self, walk: &Walk<'_>, tile: Tile<'a>) -> Part<'a> {
         let weights = walk.decode(&tile);
-        let x_rows = walk.x_rows(&tile);
+        let x_rows = walk.x_rows(&tile.column);
         let select = |of: &Array2<f64>| of.select(ndarray::Axis(0), &x_rows);
         let weight_rows = weights.sums(self.may_be_exact);
         let (values, plus) = (select(&self.values), weights.plus.as_ref());

@@ -28,42 +28,54 @@ pub(super) struct Walk<'a> {
     pub(super) experts: &'a BTreeMap<usize, Vec<usize>>,
 }
 
-/// Some rows of an expert and some of its slots.
+/// All rows of an expert and some of its slots.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Column<'a> {
+    pub(super) expert: usize,
+    pub(super) slots: &'a [usize],
+    /// No other column has this expert before this one.
+    pub(super) is_first: bool,
+}
+
+/// Some rows of a column.
 #[derive(Clone, Debug)]
 pub(super) struct Tile<'a> {
-    pub(super) expert: usize,
+    pub(super) column: Column<'a>,
     pub(super) rows: Range<usize>,
-    pub(super) slots: &'a [usize],
-    /// No other tile has these rows before this one.
-    pub(super) is_first: bool,
 }
 
 impl<'a> Walk<'a> {
     /// All tiles, with no more than so many slots.
     pub(super) fn tiles(&self, most_slots: usize) -> impl ParallelIterator<Item = Tile<'a>> + use<'a> {
-        let (m, rows) = (self.case.m, (TILE_WEIGHTS / self.case.k).clamp(1, self.case.m));
-        let mut tiles = Vec::new();
-        for (expert, slots) in self.experts {
-            for from in (0..m).step_by(rows) {
-                for (part, slots) in slots.chunks(most_slots).enumerate() {
-                    let rows = from..m.min(from + rows);
-                    tiles.push(Tile { expert: *expert, rows, slots, is_first: part == 0 });
-                }
-            }
-        }
+        let tiles: Vec<_> = self.columns(most_slots).iter().flat_map(|column| self.tiles_of(column)).collect();
         tiles.into_par_iter()
+    }
+
+    /// All columns of tiles, with no more than so many slots.
+    pub(super) fn columns(&self, most_slots: usize) -> Vec<Column<'a>> {
+        let of_expert = |(expert, slots): (&usize, &'a Vec<usize>)| {
+            let column = |(part, slots)| Column { expert: *expert, slots, is_first: part == 0 };
+            slots.chunks(most_slots).enumerate().map(column).collect::<Vec<_>>()
+        };
+        self.experts.iter().flat_map(|(expert, slots)| of_expert((expert, slots))).collect()
+    }
+
+    /// The tiles of a column, one below the other.
+    pub(super) fn tiles_of(&self, column: &Column<'a>) -> impl Iterator<Item = Tile<'a>> + use<'a> {
+        let (m, rows, column) = (self.case.m, (TILE_WEIGHTS / self.case.k).clamp(1, self.case.m), *column);
+        (0..m).step_by(rows).map(move |from| Tile { rows: from..m.min(from + rows), column })
     }
 
     /// The weights of a tile.
     pub(super) fn decode(&self, tile: &Tile<'_>) -> Weights {
         let stored: Vec<Row<'_>> =
-            tile.rows.clone().map(|row| self.inputs.row(WEIGHTS, [row, tile.expert, 0])).collect();
+            tile.rows.clone().map(|row| self.inputs.row(WEIGHTS, [row, tile.column.expert, 0])).collect();
         Weights::decode(self.case.w, self.case.k, &stored)
     }
 
-    /// The activation rows of a tile's slots.
-    pub(super) fn x_rows(&self, tile: &Tile<'_>) -> Vec<usize> {
-        tile.slots.iter().map(|slot| self.case.x_row(*slot)).collect()
+    /// The activation rows of a column's slots.
+    pub(super) fn x_rows(&self, column: &Column<'_>) -> Vec<usize> {
+        column.slots.iter().map(|slot| self.case.x_row(*slot)).collect()
     }
 }
 
@@ -132,18 +144,12 @@ impl Weights {
     }
 
     /// What a quantiser's envelope needs of a row, by activation block.
-    pub(super) fn blocks(&self, row: usize) -> impl Iterator<Item = WeightBlock> {
-        let offsets = self.o.as_ref().map(|o| o.row(row));
-        let columns = self.w.row(row);
-        (0..columns.len()).step_by(ACTIVATION_BLOCK).map(move |from| {
-            let range = from..columns.len().min(from + ACTIVATION_BLOCK);
-            let largest = |of: &ArrayView1<'_, f64>| range.clone().map(|i| of[i].abs()).fold(0.0, f64::max);
-            WeightBlock {
-                sum: range.clone().map(|i| columns[i].abs()).sum(),
-                squares: range.clone().map(|i| columns[i] * columns[i]).sum(),
-                offset: offsets.as_ref().map_or(0.0, largest),
-            }
-        })
+    pub(super) fn blocks(&self, row: usize) -> Vec<WeightBlock> {
+        let (w, o) = (self.w.row(row), self.o.as_ref().map(|o| o.row(row)));
+        let offsets = o.as_ref().and_then(|o| o.as_slice()).map(|o| o.chunks(ACTIVATION_BLOCK));
+        let offsets = offsets.into_iter().flatten().map(Some).chain(std::iter::repeat(None));
+        let blocks = w.as_slice().unwrap_or_default().chunks(ACTIVATION_BLOCK);
+        blocks.zip(offsets).map(|(w, o)| WeightBlock::new(w, o.unwrap_or_default())).collect()
     }
 
     /// The offset parts by activation block, `[rows][blocks]`, for types that have one in a block.

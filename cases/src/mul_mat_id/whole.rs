@@ -15,13 +15,14 @@
 
 use std::collections::BTreeSet;
 
+use ndarray::linalg::general_mat_mul;
 use ndarray::{Array2, ArrayView1};
 use rayon::prelude::*;
 
 use super::exact::ACTIVATION_BLOCK;
 use super::quantise::Block;
 use super::rows::RowSums;
-use super::tiles::{Tile, Walk};
+use super::tiles::{Column, Tile, Walk};
 use crate::judge::{Check, Failure};
 use crate::model::{Activations, Conversion, Model};
 
@@ -76,6 +77,29 @@ impl<'a> Shared<'a> {
             (Activations::Quantised(_), None) => Shared::Nothing,
             (Activations::Converted(Conversion::None), _) if model.weights == Conversion::None => Shared::Nothing,
             (Activations::Converted(activations), _) => Shared::Converted { activations, weights: model.weights },
+        }
+    }
+}
+
+impl Shared<'_> {
+    /// The variance that the errors of activation row `at` with values `x` give to Σ g·x.
+    fn variance(&self, at: usize, g: &[f64], x: &[f32]) -> f64 {
+        match self {
+            Shared::Nothing => 0.0,
+            Shared::Converted { activations, .. } => {
+                let (u, e) = (activations.relative(), activations.absolute());
+                let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
+                let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
+                g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum()
+            }
+            Shared::Quantised { blocks, relative } => {
+                let of_block = |((g, x), block): ((&[f64], &[f32]), &Block)| {
+                    let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
+                    let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
+                    steps + relative * relative / 3.0 * along * along
+                };
+                g.chunks(ACTIVATION_BLOCK).zip(x.chunks(ACTIVATION_BLOCK)).zip(&blocks[at]).map(of_block).sum()
+            }
         }
     }
 }
@@ -210,100 +234,112 @@ fn noise(totals: &Totals) -> Check {
     Check::failed("noise", Failure::new(what))
 }
 
-/// The variance that shared errors give to Σ c·ρ, for two sets of coefficients `[slots][m]`.
+/// The variance that shared errors give to Σ c·ρ, for two sets of coefficients `[slots][m]`. What is found for the parts
+/// of the output in parallel is added one after the other, so that it is the same in every run.
 fn shared_variances(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
-    let empty = || Gradient::empty(operands);
-    let add = |mut gradient: Gradient, tile: Tile<'_>| {
-        gradient.add(operands, shared, &tile, c);
-        gradient
-    };
-    // All slots of an expert together: stored weights are shared by them.
-    let gradient = operands.walk.tiles(usize::MAX).fold(empty, add).reduce(empty, Gradient::join);
-    [0, 1].map(|which| gradient.variance(operands, shared, which))
+    let mut variances = of_activations(operands, shared, c);
+    if let Shared::Converted { weights, .. } = shared
+        && *weights != Conversion::None
+    {
+        // All slots of an expert together: they share its stored weights.
+        let tiles = operands.walk.tiles(usize::MAX).map(|tile| of_weights(operands, *weights, &tile, c));
+        tiles.collect::<Vec<_>>().into_iter().for_each(|of_tile| add(&mut variances, of_tile));
+    }
+    variances
 }
 
-/// g = Σ c·w by activation row and column, and what stored weights add.
+fn add(sums: &mut [f64; 2], others: [f64; 2]) {
+    sums.iter_mut().zip(others).for_each(|(sum, other)| *sum += other);
+}
+
+/// The coefficients of a tile, `[slots][rows]`.
+fn coefficients(c: &[f64], tile: &Tile<'_>, m: usize) -> Array2<f64> {
+    let shape = (tile.column.slots.len(), tile.rows.len());
+    Array2::from_shape_fn(shape, |(slot, row)| c[tile.column.slots[slot] * m + tile.rows.start + row])
+}
+
+/// The errors of stored weights that are converted.
+fn of_weights(operands: &Operands<'_>, conversion: Conversion, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+    let (m, x_rows, weights) = (operands.walk.case.m, operands.walk.x_rows(&tile.column), operands.walk.decode(tile));
+    let k = weights.w.ncols();
+    let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
+    let x = Array2::from_shape_fn((x_rows.len(), k), x_of);
+    let (u, e) = (conversion.relative(), conversion.absolute());
+    let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
+    c.map(|c| {
+        let along = coefficients(c, tile, m).t().dot(&x);
+        weights.w.iter().zip(&along).map(|(w, h)| variance(*w) * h * h).sum()
+    })
+}
+
+/// Slots whose gradients are made together.
+const COLUMN_SLOTS: usize = 256;
+
+/// The errors of activations.
+fn of_activations(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+    let case = operands.walk.case;
+    let columns = operands.walk.columns(COLUMN_SLOTS);
+    let mut variances = [0.0; 2];
+    // A row of activations that has only one slot is done with its column.
+    let is_done = case.b == case.used;
+    let zeros = || Array2::<f64>::zeros((if is_done { 0 } else { operands.x_rows.len() }, case.k));
+    let mut gradients = [zeros(), zeros()];
+    let of_row = |(at, g): (usize, ArrayView1<'_, f64>)| {
+        let x = &operands.x[at * case.k..][..case.k];
+        g.as_slice().map_or(f64::NAN, |g| shared.variance(at, g, x))
+    };
+    for some in columns.chunks(4 * rayon::current_num_threads()) {
+        let of_columns = some.par_iter().map(|column| {
+            let of_column = Gradient::new(operands, shared, column, c);
+            let x_rows = operands.walk.x_rows(column);
+            let rows = |g: &Array2<f64>| x_rows.iter().copied().zip(g.rows()).map(of_row).sum::<f64>();
+            let done = is_done.then(|| [0, 1].map(|which| rows(&of_column.activations[which])));
+            (x_rows, of_column, done)
+        });
+        for (x_rows, of_column, done) in of_columns.collect::<Vec<_>>() {
+            add(&mut variances, of_column.offsets);
+            match done {
+                Some(done) => add(&mut variances, done),
+                None => gradients.iter_mut().zip(&of_column.activations).for_each(|(to, from)| {
+                    x_rows
+                        .iter()
+                        .zip(from.rows())
+                        .for_each(|(at, g)| to.row_mut(*at).zip_mut_with(&g, |to, g| *to += g));
+                }),
+            }
+        }
+    }
+    let of_rows = |g: &Array2<f64>| g.rows().into_iter().enumerate().map(of_row).sum::<f64>();
+    add(&mut variances, [of_rows(&gradients[0]), of_rows(&gradients[1])]);
+    variances
+}
+
+/// What a column adds.
 struct Gradient {
-    /// `[x rows][k]`.
+    /// g = Σ c·w by slot and column of the weights.
     activations: [Array2<f64>; 2],
-    weights: [f64; 2],
+    /// The variance of stored sums of blocks.
     offsets: [f64; 2],
 }
 
 impl Gradient {
-    fn empty(operands: &Operands<'_>) -> Self {
-        let zeros = || Array2::zeros((operands.x_rows.len(), operands.walk.case.k));
-        Gradient { activations: [zeros(), zeros()], weights: [0.0; 2], offsets: [0.0; 2] }
-    }
-
-    fn add(&mut self, operands: &Operands<'_>, shared: &Shared<'_>, tile: &Tile<'_>, c: [&[f64]; 2]) {
-        let (m, x_rows) = (operands.walk.case.m, operands.walk.x_rows(tile));
-        let weights = operands.walk.decode(tile);
-        let k = weights.w.ncols();
-        let converts_weights = matches!(shared, Shared::Converted { weights, .. } if *weights != Conversion::None);
-        // Only where weights are converted are the activations needed.
-        let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
-        let x = Array2::from_shape_fn((if converts_weights { x_rows.len() } else { 0 }, k), x_of);
-        for (which, c) in c.iter().enumerate() {
-            let c = Array2::from_shape_fn((tile.slots.len(), tile.rows.len()), |(slot, row)| {
-                c[tile.slots[slot] * m + tile.rows.start + row]
-            });
-            for (g, at) in c.dot(&weights.w).rows().into_iter().zip(&x_rows) {
-                let mut place = self.activations[which].row_mut(*at);
-                place += &g;
-            }
-            match shared {
-                Shared::Quantised { blocks, .. } => {
-                    self.offsets[which] += weights.block_offsets().map_or(0.0, |offsets| {
-                        let errors = c.indexed_iter().filter(|(_, c)| **c != 0.0);
-                        errors.map(|((s, r), c)| c * c * stored_sums(offsets.row(r), &blocks[x_rows[s]])).sum()
-                    });
+    fn new(operands: &Operands<'_>, shared: &Shared<'_>, column: &Column<'_>, c: [&[f64]; 2]) -> Self {
+        let (walk, x_rows) = (&operands.walk, operands.walk.x_rows(column));
+        let zeros = || Array2::zeros((column.slots.len(), walk.case.k));
+        let mut gradient = Gradient { activations: [zeros(), zeros()], offsets: [0.0; 2] };
+        for tile in walk.tiles_of(column) {
+            let weights = walk.decode(&tile);
+            for (which, c) in c.iter().enumerate() {
+                let c = coefficients(c, &tile, walk.case.m);
+                general_mat_mul(1.0, &c, &weights.w, 1.0, &mut gradient.activations[which]);
+                if let (Shared::Quantised { blocks, .. }, Some(offsets)) = (shared, weights.block_offsets()) {
+                    let errors = c.indexed_iter().filter(|(_, c)| **c != 0.0);
+                    gradient.offsets[which] +=
+                        errors.map(|((s, r), c)| c * c * stored_sums(offsets.row(r), &blocks[x_rows[s]])).sum::<f64>();
                 }
-                Shared::Converted { weights: conversion, .. } if converts_weights => {
-                    let (u, e) = (conversion.relative(), conversion.absolute());
-                    let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
-                    let shared = c.t().dot(&x);
-                    self.weights[which] +=
-                        weights.w.iter().zip(&shared).map(|(w, h)| variance(*w) * h * h).sum::<f64>();
-                }
-                _ => {}
             }
         }
-    }
-
-    fn join(mut self, other: Self) -> Self {
-        for which in 0..2 {
-            self.activations[which] += &other.activations[which];
-            self.weights[which] += other.weights[which];
-            self.offsets[which] += other.offsets[which];
-        }
-        self
-    }
-
-    fn variance(&self, operands: &Operands<'_>, shared: &Shared<'_>, which: usize) -> f64 {
-        let k = operands.walk.case.k;
-        let of_row = |at: usize, g: &[f64], x: &[f32]| match shared {
-            Shared::Nothing => 0.0,
-            Shared::Converted { activations, .. } => {
-                let (u, e) = (activations.relative(), activations.absolute());
-                let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
-                let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
-                g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum::<f64>()
-            }
-            Shared::Quantised { blocks, relative } => {
-                let of_block = |(b, block): (usize, &Block)| {
-                    let range = b * ACTIVATION_BLOCK..k.min((b + 1) * ACTIVATION_BLOCK);
-                    let (g, x) = (&g[range.clone()], &x[range]);
-                    let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
-                    let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
-                    steps + relative * relative / 3.0 * along * along
-                };
-                blocks[at].iter().enumerate().map(of_block).sum()
-            }
-        };
-        let rows = self.activations[which].rows().into_iter().zip(operands.x.chunks(k)).enumerate();
-        let of_rows: f64 = rows.filter_map(|(at, (g, x))| g.as_slice().map(|g| of_row(at, g, x))).sum();
-        of_rows + self.weights[which] + self.offsets[which]
+        gradient
     }
 }
 
