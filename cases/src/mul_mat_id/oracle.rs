@@ -155,7 +155,11 @@ impl MulMatIdOracle {
         // What the operands themselves make of it; a known quantiser may overflow where they do not.
         let plain = basis.plain.as_ref().map_or(0.0, |sums| sums.element(slot * self.case.m + row).y);
         if !plain.is_finite() {
-            let class = if plain.is_nan() { Class::NaN } else { Class::Infinite };
+            let class = match plain {
+                nan if nan.is_nan() => Class::NaN,
+                _ if rules.loses_infinities() => Class::Inconclusive,
+                _ => Class::Infinite,
+            };
             return Expected { value: plain, bound: 0.0, class };
         }
         let class = if rules.overflows(&terms) {
@@ -225,9 +229,10 @@ impl MulMatIdOracle {
             let i = slot * self.case.m + row;
             let (expected, got) = (expected[i], f32::from_le_bytes(got[i]));
             let is_judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
-            let (own_variance, variance) = rules.variances(&self.terms(basis, (slot, row)).filter(|_| is_judged)?);
-            let error = f64::from(got) - expected.value;
-            Some(whole::Output { y: expected.value, error, own_variance, variance })
+            let terms = self.terms(basis, (slot, row)).filter(|_| is_judged)?;
+            let (own_variance, variance) = rules.variances(&terms);
+            let (error, near_zero) = (f64::from(got) - expected.value, rules.near_zero(&terms));
+            Some(whole::Output { y: expected.value, error, own_variance, variance, near_zero })
         };
         let relative = match model.activations {
             Activations::Quantised(q) => quantise::relative_error(&q),

@@ -46,6 +46,8 @@ pub(super) struct Output {
     pub(super) own_variance: f64,
     /// Variance of its error with all that it shares with others.
     pub(super) variance: f64,
+    /// What of its error need not be random.
+    pub(super) near_zero: f64,
 }
 
 /// Errors that outputs share.
@@ -58,6 +60,8 @@ pub(super) enum Shared<'a> {
         activations: Conversion,
         /// What becomes of weights.
         weights: Conversion,
+        /// Subnormal f16 may become zero.
+        flushes_f16: bool,
     },
     /// Steps of a quantiser, in blocks of 32.
     Quantised {
@@ -75,7 +79,9 @@ impl<'a> Shared<'a> {
             (Activations::Quantised(_), Some(blocks)) => Shared::Quantised { blocks, relative },
             (Activations::Quantised(_), None) => Shared::Nothing,
             (Activations::Converted(Conversion::None), _) if model.weights == Conversion::None => Shared::Nothing,
-            (Activations::Converted(activations), _) => Shared::Converted { activations, weights: model.weights },
+            (Activations::Converted(activations), _) => {
+                Shared::Converted { activations, weights: model.weights, flushes_f16: model.flushes_f16 }
+            }
         }
     }
 }
@@ -110,6 +116,9 @@ struct Totals {
     /// Σω²v and Σω²y²v, v the variance of the accumulation alone.
     own: f64,
     own_along: f64,
+    /// Σω·e and Σω|y|·e, e what need not be random.
+    near_zero: f64,
+    near_zero_along: f64,
 }
 
 impl Totals {
@@ -123,6 +132,8 @@ impl Totals {
         self.noise += w * o.error * o.error;
         self.own += w * w * o.own_variance;
         self.own_along += w * w * o.own_variance * o.y * o.y;
+        self.near_zero += w * o.near_zero;
+        self.near_zero_along += w * o.near_zero * o.y.abs();
     }
 
     fn join(&mut self, other: &Totals) {
@@ -134,6 +145,8 @@ impl Totals {
         self.noise += other.noise;
         self.own += other.own;
         self.own_along += other.own_along;
+        self.near_zero += other.near_zero;
+        self.near_zero_along += other.near_zero_along;
     }
 }
 
@@ -178,20 +191,34 @@ pub(super) fn checks(
         }
     };
     let slope = if totals.squares > 0.0 { 1.0 / totals.squares } else { 0.0 };
-    let scale = verdict("scale", totals.along * slope, totals.own_along * slope * slope + of_slope, |value| {
-        format!("all outputs together are scaled by {:.6}", 1.0 + value)
-    });
+    let along = Estimate {
+        value: totals.along * slope,
+        variance: totals.own_along * slope * slope + of_slope,
+        not_random: totals.near_zero_along * slope,
+    };
+    let scale = verdict("scale", along, |value| format!("all outputs together are scaled by {:.6}", 1.0 + value));
     let mean = 1.0 / totals.weights;
-    let bias = verdict("bias", totals.errors * mean, totals.own * mean * mean + of_mean, |value| {
-        format!("all outputs together are off by {value:.3e}")
-    });
+    let off = Estimate {
+        value: totals.errors * mean,
+        variance: totals.own * mean * mean + of_mean,
+        not_random: totals.near_zero * mean,
+    };
+    let bias = verdict("bias", off, |value| format!("all outputs together are off by {value:.3e}"));
     vec![scale, bias, noise(&totals)]
 }
 
-fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) -> Check {
-    let deviations = value.abs() / variance.sqrt();
+/// A slope or a mean, its variance, and how much of it need not be random.
+struct Estimate {
+    value: f64,
+    variance: f64,
+    not_random: f64,
+}
+
+fn verdict(name: &str, estimate: Estimate, what: impl Fn(f64) -> String) -> Check {
+    let Estimate { value, variance, not_random } = estimate;
+    let deviations = (value.abs() - not_random) / variance.sqrt();
     // No variance and no value is nothing to see.
-    if value == 0.0 || deviations <= LIMIT {
+    if value.abs() <= not_random || deviations <= LIMIT {
         return Check::passed(name);
     }
     let what = format!("{}, {deviations:.1} standard deviations where {LIMIT} are allowed", what(value));
@@ -262,8 +289,8 @@ impl Gradient {
                         errors.map(|((s, r), c)| c * c * stored_sums(offsets.row(r), &blocks[x_rows[s]])).sum()
                     });
                 }
-                Shared::Converted { weights: conversion, .. } if converts_weights => {
-                    let (u, e) = (conversion.relative(), conversion.absolute());
+                Shared::Converted { weights: conversion, flushes_f16, .. } if converts_weights => {
+                    let (u, e) = (conversion.relative(), conversion.absolute(*flushes_f16));
                     let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
                     let shared = c.t().dot(&x);
                     self.weights[which] +=
@@ -287,8 +314,8 @@ impl Gradient {
         let k = operands.walk.case.k;
         let of_row = |at: usize, g: &[f64], x: &[f32]| match shared {
             Shared::Nothing => 0.0,
-            Shared::Converted { activations, .. } => {
-                let (u, e) = (activations.relative(), activations.absolute());
+            Shared::Converted { activations, flushes_f16, .. } => {
+                let (u, e) = (activations.relative(), activations.absolute(*flushes_f16));
                 let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
                 let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
                 g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum::<f64>()
