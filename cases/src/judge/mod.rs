@@ -32,6 +32,8 @@ pub struct Capabilities {
     pub deterministic: bool,
     /// Subnormal f32 results and operands may be flushed to zero.
     pub flushes_subnormals: bool,
+    /// Subnormal f16 results and operands may be flushed to zero.
+    pub flushes_f16: bool,
 }
 
 impl Capabilities {
@@ -42,6 +44,7 @@ impl Capabilities {
         scratch_poison: true,
         deterministic: true,
         flushes_subnormals: false,
+        flushes_f16: false,
     };
 }
 

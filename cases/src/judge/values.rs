@@ -247,7 +247,8 @@ mod tests {
     use crate::model::{Arithmetic, Kernels, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
-        let model = of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false });
+        let (kernels, weights) = (Kernels::Own, ElemType::F32);
+        let model = of_device(&Arithmetic { kernels, weights, tokens: 2, flushes: false, flushes_f16: false });
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }

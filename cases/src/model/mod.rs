@@ -29,11 +29,13 @@ impl Conversion {
         }
     }
 
-    /// The absolute error near zero: half of the smallest subnormal. bf16 has the exponents of f32.
-    pub fn absolute(self) -> f64 {
-        match self {
-            Self::None | Self::Bf16 => 0.0,
-            Self::F16 => 2f64.powi(-25),
+    /// The absolute error near zero: half of the smallest subnormal f16, or the smallest normal one where a device
+    /// flushes those. bf16 has the exponents of f32.
+    pub fn absolute(self, flushes_f16: bool) -> f64 {
+        match (self, flushes_f16) {
+            (Self::None | Self::Bf16, _) => 0.0,
+            (Self::F16, false) => 2f64.powi(-25),
+            (Self::F16, true) => 2f64.powi(-14),
         }
     }
 
@@ -123,7 +125,19 @@ impl Sums {
         match (self, flushes) {
             (Self::F32 | Self::F32Truncated, false) => 2f64.powi(-149),
             (Self::F32 | Self::F32Truncated, true) => 2f64.powi(-126),
-            (Self::F16, _) => 2f64.powi(-25),
+            (Self::F16, false) => 2f64.powi(-25),
+            (Self::F16, true) => 2f64.powi(-14),
+        }
+    }
+
+    /// The smallest number whose multiples add without rounding near zero: the smallest subnormal, or the smallest
+    /// normal where results are flushed.
+    pub fn least(self, flushes: bool) -> f64 {
+        match (self, flushes) {
+            (Self::F32 | Self::F32Truncated, false) => 2f64.powi(-149),
+            (Self::F32 | Self::F32Truncated, true) => 2f64.powi(-126),
+            (Self::F16, false) => 2f64.powi(-24),
+            (Self::F16, true) => 2f64.powi(-14),
         }
     }
 
@@ -154,6 +168,15 @@ pub struct Stage {
     pub sums: Sums,
     /// Roundings for rows of k columns.
     pub roundings: Roundings,
+    /// How many products meet in one sum, where that is not the whole row.
+    pub products: Option<usize>,
+}
+
+impl Stage {
+    /// A stage that sums whole rows.
+    pub(crate) const fn of_rows(sums: Sums, roundings: Roundings) -> Self {
+        Stage { sums, roundings, products: None }
+    }
 }
 
 /// Roundings (products and additions) on one output's accumulation path: min(⌈k·times / per⌉ + plus, k·times) + fixed.
@@ -188,8 +211,10 @@ pub struct Model {
     pub activations: Activations,
     /// Accumulation stages.
     pub stages: Vec<Stage>,
-    /// Subnormal operands and results may become zero.
+    /// Subnormal operands and results may become zero: f32 ones.
     pub flushes: bool,
+    /// And f16 ones.
+    pub flushes_f16: bool,
     /// Weights are formed in f32 before they are multiplied, scale, code and minimum together.
     pub forms_weights: bool,
     /// Blocks are summed as code·x and scaled afterwards: a rounding near zero is scaled with them, and sums
@@ -198,14 +223,20 @@ pub struct Model {
 }
 
 impl Model {
+    /// Whether sums of a stage may become zero where they are subnormal.
+    pub fn flushes_sums(&self, sums: Sums) -> bool {
+        if sums == Sums::F16 { self.flushes_f16 } else { self.flushes }
+    }
+
     /// f32 sums of unconverted operands.
     fn f32(name: &'static str, roundings: Roundings) -> Self {
         Model {
             name,
             weights: Conversion::None,
             activations: Activations::Converted(Conversion::None),
-            stages: vec![Stage { sums: Sums::F32, roundings }],
+            stages: vec![Stage::of_rows(Sums::F32, roundings)],
             flushes: false,
+            flushes_f16: false,
             forms_weights: false,
             scales_sums: false,
         }

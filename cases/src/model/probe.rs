@@ -34,7 +34,7 @@ pub fn cases(w: ElemType, tokens: usize) -> Result<Vec<(Data, Case)>, IdError> {
 
 /// The device that a probe's outputs are judged as: our own kernels convert nothing and add exactly what can be.
 pub fn ideal(device: &Capabilities) -> Capabilities {
-    Capabilities { kernels: Kernels::Own, flushes_subnormals: false, ..*device }
+    Capabilities { kernels: Kernels::Own, flushes_subnormals: false, flushes_f16: false, ..*device }
 }
 
 /// Whether every bit survived in outputs that were judged as those of the [`ideal`] device; sums that overflowed did
@@ -329,13 +329,15 @@ mod tests {
 
     #[test]
     fn statements_stand_beside_models() {
-        use ElemType::{Bf16, F16, F32, Q4_0};
-        use Kernels::{GgmlCpuAvx, GgmlVulkan, Own, Unknown};
+        use ElemType::{Bf16, F16, F32, Mxfp4, Q4_0};
+        use Kernels::{GgmlCpuAvx, GgmlVulkan, Own, OwnHalf, Unknown};
         let looser = |declared| format!("declared looser than seen: {declared}");
         let contradicts = |declared| format!("contradicts: declared {declared}");
         let as_declared = || "as declared".to_owned();
         for (kernels, weights, tokens, answers, standing) in [
             (Own, F32, 1, "++++++", as_declared()),
+            (OwnHalf, Mxfp4, 9, "-+++-?", as_declared()),
+            (OwnHalf, Mxfp4, 9, "++++-?", looser("11-bit sums, f16 activations, f16 weights")),
             (Own, F32, 1, "++++-+", contradicts("24-bit sums, f32 activations")),
             (Own, F32, 1, "+++++-", contradicts("24-bit sums, f32 activations")),
             (Own, Q4_0, 9, "++---+", contradicts("24-bit sums, f32 activations")),
@@ -370,7 +372,7 @@ mod tests {
                     .to_owned(),
             ),
         ] {
-            let model = of_device(&Arithmetic { kernels, weights, tokens, flushes: false });
+            let model = of_device(&Arithmetic { kernels, weights, tokens, flushes: false, flushes_f16: false });
             let got = seen(answers).beside(kernels, &model);
             assert_eq!(got.to_string(), standing, "{kernels:?} {weights} {tokens} {answers}");
             assert_eq!(got.is_wrong(), standing.starts_with("contradicts") || standing.starts_with("declared"));

@@ -17,6 +17,12 @@ pub enum Kernels {
     Own,
     /// This project's, with tensor cores where they have a kernel: CUDA.
     OwnTensor,
+    /// This project's, with sub-groups where they have a kernel: OpenCL.
+    OwnSubgroups,
+    /// This project's, with f16 where it has a kernel: OpenCL.
+    OwnHalf,
+    /// Both.
+    OwnHalfSubgroups,
     /// ggml's CPU backend where it quantises activations with AVX.
     GgmlCpuAvx,
     /// ggml's CPU backend where it quantises activations by its plain routines: SSE and plain x86-64.
@@ -35,7 +41,7 @@ pub enum Kernels {
 impl Kernels {
     /// Whether they are this project's.
     pub fn is_own(self) -> bool {
-        matches!(self, Self::Own | Self::OwnTensor)
+        matches!(self, Self::Own | Self::OwnTensor | Self::OwnSubgroups | Self::OwnHalf | Self::OwnHalfSubgroups)
     }
 }
 
@@ -48,8 +54,10 @@ pub struct Arithmetic {
     pub weights: ElemType,
     /// One token takes another path than many.
     pub tokens: usize,
-    /// The device flushes subnormals.
+    /// The device flushes subnormals of f32.
     pub flushes: bool,
+    /// The device flushes subnormals of f16.
+    pub flushes_f16: bool,
 }
 
 /// Roundings k/per + fixed.
@@ -62,6 +70,9 @@ pub fn of_device(a: &Arithmetic) -> Model {
     let model = match a.kernels {
         Kernels::Own => own(a.weights, a.tokens),
         Kernels::OwnTensor => own_tensor(a.weights, a.tokens),
+        Kernels::OwnSubgroups => own_subgroups(a.weights, a.tokens),
+        Kernels::OwnHalf => own_half(a.weights, a.tokens, own),
+        Kernels::OwnHalfSubgroups => own_half(a.weights, a.tokens, own_subgroups),
         Kernels::GgmlCpuAvx => ggml_cpu(a.weights, Some(Rounding::Even)),
         Kernels::GgmlCpuPlain => ggml_cpu(a.weights, Some(Rounding::Away)),
         Kernels::GgmlRepack => ggml_cpu(a.weights, None),
@@ -69,7 +80,7 @@ pub fn of_device(a: &Arithmetic) -> Model {
         Kernels::GgmlVulkanTilesFromTwo => ggml_vulkan(a.weights, a.tokens > 1),
         Kernels::Unknown => unknown(),
     };
-    Model { flushes: a.flushes, ..model }
+    Model { flushes: a.flushes, flushes_f16: a.flushes_f16, ..model }
 }
 
 /// A device without an entry.
@@ -130,11 +141,47 @@ fn own_tensor(weights: ElemType, tokens: usize) -> Model {
         return own(weights, tokens);
     }
     let in_block = Roundings { times: 0, per: 1, plus: 0, fixed: 50 };
-    let blocks = Stage { sums: Sums::F32, roundings: roundings(32, 0) };
+    let blocks = Stage::of_rows(Sums::F32, roundings(32, 0));
     Model {
         scales_sums: true,
-        stages: vec![Stage { sums: Sums::F32Truncated, roundings: in_block }, blocks],
+        stages: vec![Stage::of_rows(Sums::F32Truncated, in_block), blocks],
         ..Model::f32("tensor cores: truncated f32 sums, block scale last", in_block)
+    }
+}
+
+/// Our own kernels with sub-groups: `gemv_subgroups` (one token, mxfp4), else as without.
+///
+/// In a block as in `gemv`: one product, 31 additions, one rounding where the scaled sum is subnormal. Then the k/32 sums
+/// of blocks are added, some by each lane and the lanes' by the reduction, whose order nobody states and whose width is
+/// the sub-group's, which no device guarantees. Whatever both are, every addition that rounds joins two sums of blocks
+/// (a lane without a block adds zero), so no path has more of them than there are blocks less one: k/32 + 32 in all.
+fn own_subgroups(weights: ElemType, tokens: usize) -> Model {
+    match (weights, tokens) {
+        (ElemType::Mxfp4, 1) => Model {
+            scales_sums: true,
+            ..Model::f32("f32 sums, block scale last, blocks in any order", roundings(32, 32))
+        },
+        _ => own(weights, tokens),
+    }
+}
+
+/// Our own kernels with f16: `gemm_half` (many tokens, mxfp4), else as without.
+///
+/// Weights are formed in f32, where code times scale is exact, and rounded to f16 once, as activations are. A sum in f16
+/// is of 8 products: one rounding for a product and seven for the additions on the longest path, that of the first. The
+/// k/8 such sums of a row are added in f32, beginning with zero: one rounding each.
+fn own_half(weights: ElemType, tokens: usize, otherwise: fn(ElemType, usize) -> Model) -> Model {
+    if weights != ElemType::Mxfp4 || tokens == 1 {
+        return otherwise(weights, tokens);
+    }
+    let together = Roundings { times: 0, per: 1, plus: 0, fixed: 8 };
+    let products = Stage { sums: Sums::F16, roundings: together, products: Some(8) };
+    Model {
+        weights: Conversion::F16,
+        activations: Activations::Converted(Conversion::F16),
+        stages: vec![products, Stage::of_rows(Sums::F32, roundings(8, 0))],
+        forms_weights: true,
+        ..Model::f32("f16 operands, f16 sums of 8, then f32", together)
     }
 }
 
@@ -170,11 +217,11 @@ fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
             let rounding = rounding.map(|_| Rounding::Even);
             let model = quantised(name, Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding });
             // The right value is made of weights that were rounded once themselves.
-            let stages = vec![Stage { sums: Sums::F32, roundings: roundings(32, 9) }];
+            let stages = vec![Stage::of_rows(Sums::F32, roundings(32, 9))];
             if t.rounds_when_decoded() { Model { stages, ..model } } else { model }
         }
         ElemType::Nvfp4 => Model {
-            stages: vec![Stage { sums: Sums::F32, roundings: roundings(16, 8) }],
+            stages: vec![Stage::of_rows(Sums::F32, roundings(16, 8))],
             ..quantised("q8_0 activations, f32 sums", q8(false, rounding))
         },
         t if t.is_blocked() => quantised("q8_0 activations, f32 sums", q8(false, rounding)),
@@ -204,7 +251,7 @@ fn f16_tiles() -> Model {
     Model {
         weights: Conversion::F16,
         activations: Activations::Converted(Conversion::F16),
-        stages: vec![Stage { sums: Sums::F16, roundings: Roundings { times: 2, per: 1, plus: 0, fixed: 0 } }],
+        stages: vec![Stage::of_rows(Sums::F16, Roundings { times: 2, per: 1, plus: 0, fixed: 0 })],
         forms_weights: true,
         ..Model::f32("f16 tiles, f16 sums", roundings(1, 0))
     }
@@ -215,7 +262,7 @@ mod tests {
     use super::*;
 
     fn model(kernels: Kernels, weights: ElemType, tokens: usize) -> Model {
-        of_device(&Arithmetic { kernels, weights, tokens, flushes: false })
+        of_device(&Arithmetic { kernels, weights, tokens, flushes: false, flushes_f16: false })
     }
 
     #[test]
@@ -230,8 +277,34 @@ mod tests {
         assert_eq!(model(Kernels::OwnTensor, ElemType::Mxfp4, 1), model(Kernels::Own, ElemType::Mxfp4, 1));
         assert!(model(Kernels::OwnTensor, ElemType::Mxfp4, 2).stages[0].sums.truncates());
         assert!(
-            of_device(&Arithmetic { flushes: true, kernels: Kernels::Own, weights: ElemType::F16, tokens: 1 }).flushes
+            of_device(&Arithmetic {
+                flushes: true,
+                flushes_f16: false,
+                kernels: Kernels::Own,
+                weights: ElemType::F16,
+                tokens: 1
+            })
+            .flushes
         );
+    }
+
+    #[test]
+    fn forms_of_our_kernels_differ_where_they_have_one() {
+        use Kernels::{Own, OwnHalf, OwnHalfSubgroups, OwnSubgroups};
+        let (mxfp4, names) = (ElemType::Mxfp4, |kernels| [1, 2].map(|n| model(kernels, ElemType::Mxfp4, n).name));
+        let [scaled, f32] = names(Own);
+        let ([in_any_order, same], [plain, half]) = (names(OwnSubgroups), names(OwnHalf));
+        assert_eq!((same, plain), (f32, scaled));
+        assert_eq!(names(OwnHalfSubgroups), [in_any_order, half]);
+        assert!(half != f32 && in_any_order != scaled);
+        for kernels in [OwnSubgroups, OwnHalf, OwnHalfSubgroups] {
+            assert!(kernels.is_own() && model(kernels, ElemType::Q8_0, 2) == model(Own, ElemType::Q8_0, 2));
+        }
+        let roundings = |kernels, n, k| -> Vec<f64> {
+            model(kernels, mxfp4, n).stages.iter().map(|stage| stage.roundings.of(k)).collect()
+        };
+        assert_eq!(roundings(OwnHalf, 2, 4096), [8.0, 512.0]);
+        assert_eq!((roundings(OwnSubgroups, 1, 32), roundings(OwnSubgroups, 1, 4096)), (vec![33.0], vec![160.0]));
     }
 
     #[test]

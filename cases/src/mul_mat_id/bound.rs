@@ -11,7 +11,7 @@ use super::quantise::Envelope;
 use super::rows::RowSums;
 use super::sums::Element;
 use crate::formats::ElemType;
-use crate::model::{Activations, Conversion, Model};
+use crate::model::{Activations, Conversion, Model, Stage, Sums};
 
 /// Tail of a rounding random walk: about 5e-16 per element.
 const WALK: f64 = 13.0;
@@ -55,8 +55,11 @@ pub(super) struct Rules {
     forming: f64,
     /// Codes up to 6 are summed before a scale is applied.
     sums_codes: bool,
-    /// The smallest number that still adds exactly: subnormal sums do, unless they are flushed.
-    least: f64,
+    /// The smallest operands that are not flushed.
+    least_x: f64,
+    least_w: f64,
+    /// An infinite product may meet another on the way, or vanish: an operand or a sum has less range than f32.
+    loses_infinities: bool,
     model: Model,
 }
 
@@ -73,41 +76,69 @@ struct StageRule {
     /// Sums that overflow, and integers that add exactly.
     largest: f64,
     exact: f64,
+    /// The smallest number that still adds exactly: subnormal sums do, unless they are flushed.
+    least: f64,
+    /// Products that meet in one sum, where that is not the whole row.
+    products: Option<f64>,
+}
+
+impl StageRule {
+    /// No sum of this stage is larger, where products of a row have a sum of magnitudes `s`.
+    #[inline(always)]
+    fn most(&self, s: f64, t: &Terms<'_>) -> f64 {
+        self.products.map_or(s, |n| s.min(n * t.w.max_abs * t.x.max_abs))
+    }
 }
 
 impl Rules {
     pub(super) fn new(model: &Model, ty: ElemType, k: usize, signs: bool) -> Self {
         let stages = model.stages.iter().map(|stage| {
             let (u, n) = (stage.sums.unit(), stage.roundings.of(k));
+            let flushes = model.flushes_sums(stage.sums);
+            // Where all is known of a sum, what its roundings can add is too.
+            let growth = if stage.products.is_some() { 1.0 + u * n } else { 1.0 };
             StageRule {
                 certain: u * n,
                 // Truncation is no walk: errors of one sign add up.
                 probable: if stage.sums.truncates() { f64::INFINITY } else { WALK * u * n.sqrt() },
                 variance: u * u / 6.0 * n,
-                eta: stage.sums.underflow(model.flushes),
-                largest: stage.sums.largest(),
+                eta: stage.sums.underflow(flushes),
+                largest: stage.sums.largest() / growth,
                 exact: stage.sums.exact_integers(),
+                least: stage.sums.least(flushes),
+                products: stage.products.map(|n| n as f64),
             }
         });
-        let underflow = model.stages.iter().map(|s| s.roundings.of(k) * s.sums.underflow(model.flushes)).sum();
+        // Each product of a row may be one near zero, however few roundings a path has: it is lost itself, or it makes a
+        // sum that is flushed. Other sums near zero are exact.
+        let near_zero = |stage: &Stage| stage.roundings.of(k).max(k as f64);
+        let underflow = |stage| near_zero(stage) * stage.sums.underflow(model.flushes_sums(stage.sums));
+        let underflow = model.stages.iter().map(underflow).sum();
         let activations = match model.activations {
             Activations::Converted(c) => c,
             Activations::Quantised(_) => Conversion::None,
         };
         let flushed = if model.flushes { 2f64.powi(-126) } else { 0.0 };
+        let least = |conversion| match conversion {
+            Conversion::F16 => Sums::F16.least(model.flushes_f16),
+            _ => Sums::F32.least(model.flushes),
+        };
+        let has_f16_sums = model.stages.iter().any(|stage| stage.sums == Sums::F16);
         Rules {
             signs,
             stages: stages.collect(),
             underflow,
             ux: activations.relative(),
             uw: model.weights.relative(),
-            ex: activations.absolute().max(flushed),
-            ew: model.weights.absolute().max(flushed),
+            ex: activations.absolute(model.flushes_f16).max(flushed),
+            ew: model.weights.absolute(model.flushes_f16).max(flushed),
             largest_x: activations.largest(),
             largest_w: model.weights.largest(),
             forming: if model.forms_weights && ty.has_offsets() { 2f64.powi(-23) } else { 0.0 },
             sums_codes: model.scales_sums && ty == ElemType::Mxfp4,
-            least: if model.flushes { 2f64.powi(-126) } else { 2f64.powi(-149) },
+            least_x: least(activations),
+            least_w: least(model.weights),
+            loses_infinities: has_f16_sums || model.weights == Conversion::F16,
             model: model.clone(),
         }
     }
@@ -131,6 +162,8 @@ impl Rules {
         // A device that forms weights has rounded them, and sums them as they are.
         let (s, r2) = if self.model.forms_weights { (t.element.s, t.element.r2) } else { t.plus };
         let r = r2.sqrt();
+        // What is summed are converted operands.
+        let s = s + self.certain_conversion(t);
         let mut a = self.forming * t.plus.0;
         for stage in &self.stages {
             a += self.smaller(stage.certain * s, stage.probable * r);
@@ -150,13 +183,27 @@ impl Rules {
     /// C.
     #[inline(always)]
     fn conversion(&self, t: &Terms<'_>) -> f64 {
-        let joint = self.ux + self.uw + self.ux * self.uw;
+        let certain = self.certain_conversion(t);
+        if certain == 0.0 {
+            return 0.0;
+        }
+        let spread = self.joint() * t.element.r2.sqrt() + self.ex * t.w.sum_squares.sqrt();
+        self.smaller(certain, TAIL * spread + self.ew * t.x.sum_abs)
+    }
+
+    #[inline(always)]
+    fn certain_conversion(&self, t: &Terms<'_>) -> f64 {
+        let joint = self.joint();
         if joint == 0.0 && self.ex == 0.0 && self.ew == 0.0 {
             return 0.0;
         }
-        let certain = joint * t.element.s + self.ex * t.w.sum_abs + self.ew * t.x.sum_abs;
-        let spread = joint * t.element.r2.sqrt() + self.ex * t.w.sum_squares.sqrt();
-        self.smaller(certain, TAIL * spread + self.ew * t.x.sum_abs)
+        joint * t.element.s + self.ex * t.w.sum_abs + self.ew * t.x.sum_abs
+    }
+
+    /// The relative error of a product of converted operands.
+    #[inline(always)]
+    fn joint(&self) -> f64 {
+        self.ux + self.uw + self.ux * self.uw
     }
 
     /// Q.
@@ -193,11 +240,22 @@ impl Rules {
         (own, own + activations + weights)
     }
 
+    /// What of an output's error need not be random: numbers near zero lose bits with the number's own sign.
+    #[inline(always)]
+    pub(super) fn near_zero(&self, t: &Terms<'_>) -> f64 {
+        self.ex * t.w.sum_abs + self.ew * t.x.sum_abs + self.underflow(t)
+    }
+
+    /// True where an output that is infinite may become NaN on a correct device.
+    pub(super) fn loses_infinities(&self) -> bool {
+        self.loses_infinities
+    }
+
     /// True where a correct device may leave the range of its numbers on the way.
     #[inline(always)]
     pub(super) fn overflows(&self, t: &Terms<'_>) -> bool {
         let s = t.plus.0 * RAISE;
-        let sums = self.stages.iter().any(|stage| s > stage.largest);
+        let sums = self.stages.iter().any(|stage| stage.most(s, t) > stage.largest);
         let x_range = t.quantised.map_or(t.x.max_abs > self.largest_x, |q| q.overflows);
         // A device that scales sums never forms a weight, but sums codes up to 6 before it scales.
         let w_range = match self.sums_codes {
@@ -221,11 +279,11 @@ impl Rules {
         if s == 0.0 {
             return true;
         }
-        let (unit, least) = (t.w.unit * t.x.unit, self.least);
+        let unit = t.w.unit * t.x.unit;
         // Operands must be representable too, and code·x in halves where sums are scaled.
-        let halves = if self.model.scales_sums { t.x.unit / 2.0 } else { f64::INFINITY };
-        let operands = t.x.unit.min(t.w.unit).min(halves);
-        unit >= least && operands >= least && self.stages.iter().all(|stage| s < stage.exact * unit)
+        let x = if self.model.scales_sums { t.x.unit / 2.0 } else { t.x.unit };
+        let adds = |stage: &StageRule| unit >= stage.least && stage.most(s, t) < stage.exact * unit;
+        x >= self.least_x && t.w.unit >= self.least_w && self.stages.iter().all(adds)
     }
 }
 
@@ -235,7 +293,13 @@ mod tests {
     use crate::model::{Arithmetic, Kernels, of_device};
 
     fn model() -> Model {
-        of_device(&Arithmetic { kernels: Kernels::Own, weights: ElemType::F32, tokens: 2, flushes: false })
+        of_device(&Arithmetic {
+            kernels: Kernels::Own,
+            weights: ElemType::F32,
+            tokens: 2,
+            flushes: false,
+            flushes_f16: false,
+        })
     }
 
     fn rules(model: &Model, k: usize, signs: bool) -> Rules {

@@ -290,8 +290,13 @@ impl MulMatId {
 
     /// The precision model on a device.
     fn model_on(&self, device: &Capabilities) -> Model {
-        let (kernels, flushes) = (device.kernels, device.flushes_subnormals);
-        of_device(&Arithmetic { kernels, weights: self.w, tokens: self.n, flushes })
+        of_device(&Arithmetic {
+            kernels: device.kernels,
+            weights: self.w,
+            tokens: self.n,
+            flushes: device.flushes_subnormals,
+            flushes_f16: device.flushes_f16,
+        })
     }
 
     /// Slots of all tokens.

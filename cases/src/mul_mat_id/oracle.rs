@@ -230,8 +230,8 @@ impl MulMatIdOracle {
                 let is_judged = matches!(expected.class, Class::Finite | Class::Exact) && got.is_finite();
                 let terms = known.as_ref().filter(|_| is_judged)?.terms(row)?;
                 let (own_variance, variance) = rules.variances(&terms);
-                let error = f64::from(got) - expected.value;
-                Some((row, whole::Output { y: expected.value, error, own_variance, variance }))
+                let (error, near_zero) = (f64::from(got) - expected.value, rules.near_zero(&terms));
+                Some((row, whole::Output { y: expected.value, error, own_variance, variance, near_zero }))
             })
         };
         let relative = match model.activations {
@@ -255,7 +255,11 @@ impl MulMatIdOracle {
 #[inline(always)]
 fn expectation(rules: &Rules, terms: &Terms<'_>, plain: Option<f64>) -> Expected {
     if let Some(value) = plain.filter(|value| !value.is_finite()) {
-        let class = if value.is_nan() { Class::NaN } else { Class::Infinite };
+        let class = match value {
+            nan if nan.is_nan() => Class::NaN,
+            _ if rules.loses_infinities() => Class::Inconclusive,
+            _ => Class::Infinite,
+        };
         return Expected { value, bound: 0.0, class };
     }
     let class = if rules.overflows(terms) {

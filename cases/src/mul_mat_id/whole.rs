@@ -47,6 +47,8 @@ pub(super) struct Output {
     pub(super) own_variance: f64,
     /// Variance of its error with all that it shares with others.
     pub(super) variance: f64,
+    /// What of its error need not be random.
+    pub(super) near_zero: f64,
 }
 
 /// Errors that outputs share.
@@ -59,6 +61,8 @@ pub(super) enum Shared<'a> {
         activations: Conversion,
         /// What becomes of weights.
         weights: Conversion,
+        /// Subnormal f16 may become zero.
+        flushes_f16: bool,
     },
     /// Steps of a quantiser, in blocks of 32.
     Quantised {
@@ -76,7 +80,9 @@ impl<'a> Shared<'a> {
             (Activations::Quantised(_), Some(blocks)) => Shared::Quantised { blocks, relative },
             (Activations::Quantised(_), None) => Shared::Nothing,
             (Activations::Converted(Conversion::None), _) if model.weights == Conversion::None => Shared::Nothing,
-            (Activations::Converted(activations), _) => Shared::Converted { activations, weights: model.weights },
+            (Activations::Converted(activations), _) => {
+                Shared::Converted { activations, weights: model.weights, flushes_f16: model.flushes_f16 }
+            }
         }
     }
 }
@@ -86,8 +92,8 @@ impl Shared<'_> {
     fn variance(&self, at: usize, g: &[f64], x: &[f32]) -> f64 {
         match self {
             Shared::Nothing => 0.0,
-            Shared::Converted { activations, .. } => {
-                let (u, e) = (activations.relative(), activations.absolute());
+            Shared::Converted { activations, flushes_f16, .. } => {
+                let (u, e) = (activations.relative(), activations.absolute(*flushes_f16));
                 let near_zero = |x: f64| if x.abs() < 2f64.powi(-14) { e * e / 3.0 } else { 0.0 };
                 let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
                 g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum()
@@ -134,6 +140,9 @@ struct Totals {
     /// Σω²v and Σω²y²v, v the variance of the accumulation alone.
     own: f64,
     own_along: f64,
+    /// Σω·e and Σω|y|·e, e what need not be random.
+    near_zero: f64,
+    near_zero_along: f64,
 }
 
 impl Totals {
@@ -147,6 +156,8 @@ impl Totals {
         self.noise += w * o.error * o.error;
         self.own += w * w * o.own_variance;
         self.own_along += w * w * o.own_variance * o.y * o.y;
+        self.near_zero += w * o.near_zero;
+        self.near_zero_along += w * o.near_zero * o.y.abs();
     }
 
     fn join(&mut self, other: &Totals) {
@@ -158,6 +169,8 @@ impl Totals {
         self.noise += other.noise;
         self.own += other.own;
         self.own_along += other.own_along;
+        self.near_zero += other.near_zero;
+        self.near_zero_along += other.near_zero_along;
     }
 }
 
@@ -199,20 +212,34 @@ pub(super) fn checks<I: Iterator<Item = (usize, Output)>>(
         }
     };
     let slope = if totals.squares > 0.0 { 1.0 / totals.squares } else { 0.0 };
-    let scale = verdict("scale", totals.along * slope, totals.own_along * slope * slope + of_slope, |value| {
-        format!("all outputs together are scaled by {:.6}", 1.0 + value)
-    });
+    let along = Estimate {
+        value: totals.along * slope,
+        variance: totals.own_along * slope * slope + of_slope,
+        not_random: totals.near_zero_along * slope,
+    };
+    let scale = verdict("scale", along, |value| format!("all outputs together are scaled by {:.6}", 1.0 + value));
     let mean = 1.0 / totals.weights;
-    let bias = verdict("bias", totals.errors * mean, totals.own * mean * mean + of_mean, |value| {
-        format!("all outputs together are off by {value:.3e}")
-    });
+    let off = Estimate {
+        value: totals.errors * mean,
+        variance: totals.own * mean * mean + of_mean,
+        not_random: totals.near_zero * mean,
+    };
+    let bias = verdict("bias", off, |value| format!("all outputs together are off by {value:.3e}"));
     vec![scale, bias, noise(&totals)]
 }
 
-fn verdict(name: &str, value: f64, variance: f64, what: impl Fn(f64) -> String) -> Check {
-    let deviations = value.abs() / variance.sqrt();
+/// A slope or a mean, its variance, and how much of it need not be random.
+struct Estimate {
+    value: f64,
+    variance: f64,
+    not_random: f64,
+}
+
+fn verdict(name: &str, estimate: Estimate, what: impl Fn(f64) -> String) -> Check {
+    let Estimate { value, variance, not_random } = estimate;
+    let deviations = (value.abs() - not_random) / variance.sqrt();
     // No variance and no value is nothing to see.
-    if value == 0.0 || deviations <= LIMIT {
+    if value.abs() <= not_random || deviations <= LIMIT {
         return Check::passed(name);
     }
     let what = format!("{}, {deviations:.1} standard deviations where {LIMIT} are allowed", what(value));
@@ -238,11 +265,13 @@ fn noise(totals: &Totals) -> Check {
 /// of the output in parallel is added one after the other, so that it is the same in every run.
 fn shared_variances(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]) -> [f64; 2] {
     let mut variances = of_activations(operands, shared, c);
-    if let Shared::Converted { weights, .. } = shared
+    if let Shared::Converted { weights, flushes_f16, .. } = shared
         && *weights != Conversion::None
     {
+        let (u, e) = (weights.relative(), weights.absolute(*flushes_f16));
+        let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
         // All slots of an expert together: they share its stored weights.
-        let tiles = operands.walk.tiles(usize::MAX).map(|tile| of_weights(operands, *weights, &tile, c));
+        let tiles = operands.walk.tiles(usize::MAX).map(|tile| of_weights(operands, variance, &tile, c));
         tiles.collect::<Vec<_>>().into_iter().for_each(|of_tile| add(&mut variances, of_tile));
     }
     variances
@@ -258,14 +287,12 @@ fn coefficients(c: &[f64], tile: &Tile<'_>, m: usize) -> Array2<f64> {
     Array2::from_shape_fn(shape, |(slot, row)| c[tile.column.slots[slot] * m + tile.rows.start + row])
 }
 
-/// The errors of stored weights that are converted.
-fn of_weights(operands: &Operands<'_>, conversion: Conversion, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+/// The errors of stored weights; `variance` is that of one's conversion.
+fn of_weights(operands: &Operands<'_>, variance: impl Fn(f64) -> f64, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
     let (m, x_rows, weights) = (operands.walk.case.m, operands.walk.x_rows(&tile.column), operands.walk.decode(tile));
     let k = weights.w.ncols();
     let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
     let x = Array2::from_shape_fn((x_rows.len(), k), x_of);
-    let (u, e) = (conversion.relative(), conversion.absolute());
-    let variance = |w: f64| u * u / 6.0 * w * w + e * e / 3.0;
     c.map(|c| {
         let along = coefficients(c, tile, m).t().dot(&x);
         weights.w.iter().zip(&along).map(|(w, h)| variance(*w) * h * h).sum()

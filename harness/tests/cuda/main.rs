@@ -18,6 +18,11 @@ use kernels::sorts;
 /// Tensor cores may truncate 50 times in a block of 32, by two roundings each.
 const MORE_ROUNDINGS: f64 = 100.0;
 
+/// Additions that join the blocks of one row in gemv: four lane groups take every fourth.
+fn joins(k: usize) -> f64 {
+    (k as f64 / 128.0).ceil()
+}
+
 fn is_required() -> bool {
     std::env::var("CONFORM_REQUIRE").unwrap_or_default().contains("cuda")
 }

@@ -1,7 +1,7 @@
 //! A device's kernels against naive host loops: the same for every backend of our own. The test that includes this opens
 //! the device.
 
-mod mul_mat_id;
+pub(crate) mod mul_mat_id;
 pub(crate) mod sorts;
 
 use conform_cases::plan::Plan;

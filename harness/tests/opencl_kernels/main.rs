@@ -4,6 +4,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test's helpers may panic like the test")]
 
+mod forms;
 #[path = "../kernels/mod.rs"]
 mod kernels;
 
@@ -15,6 +16,11 @@ use kernels::sorts;
 
 /// All sums are rounded to nearest, k times.
 const MORE_ROUNDINGS: f64 = 0.0;
+
+/// Additions that join the blocks of one row in gemv: in any order where there are sub-groups.
+fn joins(k: usize) -> f64 {
+    (k as f64 / 32.0).ceil()
+}
 
 fn device() -> Option<Box<dyn Device>> {
     match OpenCl.probe() {

@@ -194,6 +194,7 @@ impl Backend<'_> {
             deterministic: false,
             // The CPU backend leaves the processor's default alone; GPU backends are compiled as the driver likes.
             flushes_subnormals: !is_cpu,
+            flushes_f16: false,
         };
         DeviceInfo { key, backend: super::BACKEND.to_owned(), name: description, driver, properties, capabilities }
     }

@@ -37,7 +37,7 @@ enum LoadedStep {
 
 impl OpenClDevice {
     pub(super) fn open(found: Found, sources: &[Source]) -> Result<Self, DeviceError> {
-        let runtime = Runtime::open(&found.device, sources)?;
+        let runtime = Runtime::open(&found.device, sources, found.forms)?;
         Ok(OpenClDevice { info: found.info, runtime, loaded: None })
     }
 

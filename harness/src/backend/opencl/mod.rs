@@ -2,20 +2,26 @@
 //!
 //! The loader is opened at run time; a machine without one, or without a
 //! device, says so in [`Probe::Missing`]. A device's key is `opencl-`, a short
-//! name of its platform, `-` and its position there: `opencl-pocl-0`.
+//! name of its platform, `-` and its position there: `opencl-pocl-0`. One that
+//! computes in f16 is there once more, as `opencl-intel-0+f16`: what it does to
+//! MXFP4 experts of many tokens, operands in f16 and sums of 8 products in f16,
+//! is tested beside what it does in f32.
 //!
 //! `program` holds the kernel sources and compiles each file at
-//! [`open`](Driver::open); `runtime` owns context, queue and memory;
+//! [`open`](Driver::open), in the forms that `forms` chooses for the device;
+//! `runtime` owns context, queue and memory;
 //! `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
 //! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
-//! Arithmetic is f32 throughout, without contraction; the order of products and
-//! additions, and so the number of roundings, stands in each kernel's header.
+//! Arithmetic is f32 throughout but for `+f16`, without contraction; the order
+//! of products and additions, and so the number of roundings, stands in each
+//! kernel's header.
 
 mod argsort;
 mod device;
 mod error;
+mod forms;
 mod memory;
 mod mul_mat_id;
 mod program;
@@ -31,6 +37,7 @@ use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LO
 use opencl3::platform::{Platform, get_platforms};
 
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
+use forms::Forms;
 pub use program::{SOURCES, Source};
 
 /// The driver of every OpenCL device on the machine.
@@ -70,6 +77,7 @@ impl OpenCl {
 struct Found {
     info: DeviceInfo,
     device: ClDevice,
+    forms: Forms,
 }
 
 /// PoCL 3.1, asked for its devices by two threads at once for the first time, tells one of them it has none.
@@ -126,9 +134,18 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
                 ..Capabilities::OWN
             },
         };
-        Ok(Found { info, device })
+        let plain = Forms::of(&device)?;
+        let mut found = vec![Found { info: plain.describe(info.clone()), device, forms: plain }];
+        if let Some(flushes) = forms::half(&device)? {
+            let forms = Forms { half: true, ..plain };
+            let capabilities = Capabilities { flushes_f16: flushes, ..info.capabilities };
+            found.push(Found { info: forms.describe(DeviceInfo { capabilities, ..info }), device, forms });
+        }
+        Ok(found)
     };
-    platform.get_devices(CL_DEVICE_TYPE_ALL)?.into_iter().enumerate().map(describe).collect()
+    let devices = platform.get_devices(CL_DEVICE_TYPE_ALL)?.into_iter().enumerate();
+    let found = devices.map(describe).collect::<Result<Vec<_>, ClError>>()?;
+    Ok(found.into_iter().flatten().collect())
 }
 
 /// The word for a platform in device keys.

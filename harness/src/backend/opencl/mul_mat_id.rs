@@ -2,7 +2,8 @@
 //!
 //! MXFP4 weights with one token go through gemv; with more, slots are sorted by
 //! expert (route), their activations gathered (reorder) and tiles multiplied
-//! (gemm). Every other type goes through the expert kernel in one launch.
+//! (gemm). Every other type goes through the expert kernel in one launch. Which
+//! forms of gemv and gemm these are does not matter here.
 
 use conform_cases::formats::ElemType;
 use conform_cases::plan::Plan;

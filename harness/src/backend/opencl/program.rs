@@ -1,6 +1,7 @@
 //! Kernel sources, their compilation, and the kernels themselves.
 //!
-//! Each file in `kernels/` is one program. Sizes that host and kernels share
+//! Each file in `kernels/` is one program; those of another form than the
+//! device's (`forms`) are not compiled. Sizes that host and kernels share
 //! are macros defined on the compiler's command line. Conventions of all
 //! kernels: one dimension of work-items in groups of [`GROUP`], with bounds
 //! checked inside; a view is four 64-bit words, its byte offset and its byte
@@ -15,6 +16,7 @@ use opencl3::kernel::Kernel as ClKernel;
 use opencl3::program::Program;
 
 use super::error::failed;
+use super::forms::Forms;
 use crate::backend::{DeviceError, LoadError};
 
 /// Work-items per work-group, in every launch.
@@ -49,8 +51,20 @@ macro_rules! sources {
 }
 
 /// Every kernel file as it is in the repository.
-pub static SOURCES: [Source; 10] =
-    sources!["argsort", "convert", "expert", "fill", "gemm", "gemv", "reorder", "restore", "route", "top_k"];
+pub static SOURCES: [Source; 12] = sources![
+    "argsort",
+    "convert",
+    "expert",
+    "fill",
+    "gemm",
+    "gemm_half",
+    "gemv",
+    "gemv_subgroups",
+    "reorder",
+    "restore",
+    "route",
+    "top_k",
+];
 
 /// A compiled kernel.
 pub(super) struct Kernel {
@@ -101,9 +115,11 @@ pub(super) struct Kernels {
 }
 
 impl Kernels {
-    /// Compiles all sources for the device of `context`.
-    pub(super) fn compile(context: &Context, sources: &[Source]) -> Result<Self, DeviceError> {
-        let compiled: Result<Vec<_>, _> = sources.iter().map(|s| Ok((s.name, compile(context, s)?))).collect();
+    /// Compiles all sources of these forms for the device of `context`.
+    pub(super) fn compile(context: &Context, sources: &[Source], forms: Forms) -> Result<Self, DeviceError> {
+        let [gemm, gemv] = ["gemm", "gemv"].map(|name| forms.kernel(name));
+        let used = sources.iter().filter(|s| forms.uses(s.name));
+        let compiled: Result<Vec<_>, _> = used.map(|s| Ok((s.name, compile(context, s, forms)?))).collect();
         let compiled: Vec<(&str, Program)> = compiled?;
         let kernel = |file: &str, name: &'static str| {
             let program = compiled.iter().find(|(n, _)| *n == file).map(|(_, p)| p);
@@ -131,8 +147,8 @@ impl Kernels {
             pad: kernel("route", "pad")?,
             scatter: kernel("route", "scatter")?,
             reorder: kernel("reorder", "reorder")?,
-            gemm: kernel("gemm", "gemm")?,
-            gemv: kernel("gemv", "gemv")?,
+            gemm: kernel(gemm, gemm)?,
+            gemv: kernel(gemv, gemv)?,
             expert: kernel("expert", "expert")?,
             argsort_rows: kernel("argsort", "argsort_rows")?,
             load_keys: kernel("argsort", "load_keys")?,
@@ -144,9 +160,9 @@ impl Kernels {
     }
 }
 
-fn options() -> String {
+fn options(language: &str) -> String {
     let mut options = format!(
-        "-cl-std=CL1.2 -D GROUP={GROUP} -D TILE_SLOTS={TILE_SLOTS} -D TILE_ROWS={TILE_ROWS} -D TILE_K={TILE_K} \
+        "-cl-std={language} -D GROUP={GROUP} -D TILE_SLOTS={TILE_SLOTS} -D TILE_ROWS={TILE_ROWS} -D TILE_K={TILE_K} \
          -D VECTOR_LANES={VECTOR_LANES} -D NO_SLOT={NO_SLOT}u"
     );
     if let Ok(more) = std::env::var(OPTIONS) {
@@ -156,11 +172,12 @@ fn options() -> String {
     options
 }
 
-fn compile(context: &Context, source: &Source) -> Result<Program, DeviceError> {
+/// Compiles one source for the device of `context`.
+pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Result<Program, DeviceError> {
     let file = format!("{}.cl", source.name);
     let mut program =
         Program::create_from_source(context, &source.text).map_err(failed("clCreateProgramWithSource", &file))?;
-    if let Err(e) = program.build(context.devices(), &options()) {
+    if let Err(e) = program.build(context.devices(), &options(forms.language(source.name))) {
         let log = match e.0 {
             CL_BUILD_PROGRAM_FAILURE => program.get_build_log(context.default_device()).unwrap_or_default(),
             _ => String::new(),
@@ -193,5 +210,6 @@ mod tests {
         assert_eq!(GROUP % VECTOR_LANES, 0);
         assert_eq!(GROUP / VECTOR_LANES, 4, "gemv has four lane groups");
         assert_eq!(32 % TILE_K, 0, "a step of gemm stays inside a block");
+        assert_eq!(TILE_K % 8, 0, "a step of gemm is whole words of codes");
     }
 }

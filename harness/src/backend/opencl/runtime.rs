@@ -16,6 +16,7 @@ use opencl3::types::{CL_BLOCKING, cl_mem};
 use conform_cases::plan::Tensor;
 
 use super::error::failed;
+use super::forms::Forms;
 use super::program::{GROUP, Kernel, Kernels, Source};
 use crate::backend::{DeviceError, LoadError};
 
@@ -59,7 +60,7 @@ pub(super) enum Arg<'a> {
 
 impl Runtime {
     /// Creates context and queue and compiles the kernels.
-    pub(super) fn open(device: &ClDevice, sources: &[Source]) -> Result<Self, DeviceError> {
+    pub(super) fn open(device: &ClDevice, sources: &[Source], forms: Forms) -> Result<Self, DeviceError> {
         let info = |e| failed("clGetDeviceInfo", "limits")(e);
         let limits = Limits {
             max_alloc: device.max_mem_alloc_size().map_err(info)?,
@@ -71,7 +72,7 @@ impl Runtime {
         // SAFETY: the device is the one that the context was created from.
         let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
         let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
-        let kernels = Kernels::compile(&context, sources)?;
+        let kernels = Kernels::compile(&context, sources, forms)?;
         Ok(Runtime { context, queue, kernels, limits })
     }
 
