@@ -17,7 +17,7 @@ use crate::formats::ElemType;
 use crate::inputs::{Inputs, Row};
 
 /// Decoded weights of a tile: with what is made of them they stay in a core's cache.
-const TILE_WEIGHTS: usize = 1 << 15;
+const TILE_WEIGHTS: usize = 1 << 16;
 
 /// What is needed to walk over a case's weights.
 #[derive(Clone, Copy)]

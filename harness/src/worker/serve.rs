@@ -122,8 +122,8 @@ impl Server<'_> {
     /// Executes one request; an error means that the request makes no sense.
     fn run(&mut self, run: &Run) -> Result<(Outcome, Times), String> {
         let device = self.device.as_deref_mut().ok_or("run was asked for before a device was opened")?;
-        let inputs = shared::map_inputs(&run.inputs)?;
-        let mut results = shared::map_results(&run.results)?;
+        let inputs = shared::map_inputs(&run.inputs, run.layout.input_bytes)?;
+        let mut results = shared::map_results(&run.results, run.layout.result_bytes)?;
         check::check(&run.plan, &run.layout, run.poisons.len(), inputs.len(), results.len())?;
         let mut times = Times::default();
         let outcome = match execute(device, run, &inputs, &mut results, &mut times) {

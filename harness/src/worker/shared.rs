@@ -167,24 +167,31 @@ pub fn fill_words(bytes: &mut [u8], word: u32) {
     rest.copy_from_slice(&word[..rest.len()]);
 }
 
-/// A worker's view of the inputs.
-pub(crate) fn map_inputs(path: &Path) -> Result<Mmap, String> {
-    let file = open(path, OpenOptions::new().read(true))?;
+/// A worker's view of the inputs: the first `len` bytes, or as many as there are.
+pub(crate) fn map_inputs(path: &Path, len: usize) -> Result<Mmap, String> {
+    let (file, options) = open(path, OpenOptions::new().read(true), len)?;
     // SAFETY: the parent keeps the file, at its length, and writes nothing to it while a request is in flight. The
     // mapping is read-only: a driver that writes to it crashes, which is what it deserves.
-    unsafe { MmapOptions::new().populate().map(&file) }.map_err(|e| cannot("map", path, &e))
+    unsafe { options.map(&file) }.map_err(|e| cannot("map", path, &e))
 }
 
-/// A worker's view of the results.
-pub(crate) fn map_results(path: &Path) -> Result<MmapMut, String> {
-    let file = open(path, OpenOptions::new().read(true).write(true))?;
+/// A worker's view of the results: the first `len` bytes, or as many as there are.
+pub(crate) fn map_results(path: &Path, len: usize) -> Result<MmapMut, String> {
+    let (file, options) = open(path, OpenOptions::new().read(true).write(true), len)?;
     // SAFETY: the parent keeps the file, at its length, and reads it only after the answer, when this mapping is gone
     // again; no other worker is told of it meanwhile.
-    unsafe { MmapOptions::new().populate().map_mut(&file) }.map_err(|e| cannot("map", path, &e))
+    unsafe { options.map_mut(&file) }.map_err(|e| cannot("map", path, &e))
 }
 
-fn open(path: &Path, how: &OpenOptions) -> Result<File, String> {
-    how.open(path).map_err(|e| cannot("open", path, &e))
+/// Opens a file that may be longer than what a case uses of it, and says how to map no more than that.
+fn open(path: &Path, how: &OpenOptions, len: usize) -> Result<(File, MmapOptions), String> {
+    let file = how.open(path).map_err(|e| cannot("open", path, &e))?;
+    let there = file.metadata().map_err(|e| cannot("measure", path, &e))?.len();
+    let len = usize::try_from(there).map_or(len, |there| len.clamp(1, there.max(1)));
+    let mut options = MmapOptions::new();
+    // All pages at once: one by one, each at its first use, they cost several times as much.
+    options.len(len).populate();
+    Ok((file, options))
 }
 
 fn cannot(what: &str, path: &Path, why: &io::Error) -> String {
@@ -202,11 +209,15 @@ mod tests {
         let mut ours = Shared::create(5).unwrap();
         let path = ours.path().to_owned();
         ours.bytes_mut().copy_from_slice(b"abcde");
-        assert_eq!(&map_inputs(&path).unwrap()[..], b"abcde");
-        map_results(&path).unwrap()[4] = b'x';
+        assert_eq!(&map_inputs(&path, 5).unwrap()[..], b"abcde");
+        assert_eq!(
+            (&map_inputs(&path, 9).unwrap()[..], &map_inputs(&path, 2).unwrap()[..]),
+            (&b"abcde"[..], &b"ab"[..])
+        );
+        map_results(&path, 5).unwrap()[4] = b'x';
         assert_eq!(ours.copy(3..5).unwrap(), b"dx");
         assert_eq!(ours.copy(3..6), None);
-        assert!(map_inputs(Path::new("/none")).unwrap_err().contains("cannot open"));
+        assert!(map_inputs(Path::new("/none"), 1).unwrap_err().contains("cannot open"));
     }
 
     #[test]
