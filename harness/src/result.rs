@@ -6,6 +6,7 @@ use conform_cases::case::Case;
 use conform_cases::judge::{Check, Judgement, Metrics, Status};
 use serde::{Deserialize, Serialize};
 
+use crate::backend::DeviceMemory;
 use crate::worker::Incident;
 
 /// The verdict on one case on one device.
@@ -106,6 +107,9 @@ pub struct CaseResult {
     /// What `conform replay` must be told beside the device: the build it is of.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub told: Option<String>,
+    /// The memory of the device after the case, where its driver tells.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub memory: Option<DeviceMemory>,
     /// Deaths on the way to this verdict that a fresh worker did not repeat.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub incidents: Vec<IncidentLine>,
@@ -171,6 +175,7 @@ impl CaseResult {
             checks: Vec::new(),
             metrics: None,
             told: None,
+            memory: None,
             incidents: Vec::new(),
             log: None,
             times: Times::default(),

@@ -83,6 +83,23 @@ pub struct DeviceInfo {
     pub capabilities: Capabilities,
 }
 
+/// Memory of a device in bytes, in the words of its driver and for all processes that use it together.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct DeviceMemory {
+    /// Free at the moment.
+    pub free: u64,
+    /// All there is.
+    pub total: u64,
+}
+
+impl DeviceMemory {
+    /// What is in use.
+    pub fn used(self) -> u64 {
+        self.total.saturating_sub(self.free)
+    }
+}
+
 /// An open device: it holds one plan at a time.
 pub trait Device {
     /// What this device is.
@@ -114,6 +131,11 @@ pub trait Device {
 
     /// Frees what [`load`](Device::load) allocated. Without a plan this does nothing.
     fn free(&mut self);
+
+    /// The memory of the device; `None` where its driver does not tell, or the device has none of its own.
+    fn memory(&self) -> Option<DeviceMemory> {
+        None
+    }
 }
 
 /// Why a plan was not loaded.

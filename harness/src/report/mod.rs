@@ -2,6 +2,7 @@
 //! asked back.
 
 pub mod failure;
+mod memory;
 pub mod progress;
 pub mod record;
 pub mod summary;

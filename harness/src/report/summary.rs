@@ -7,6 +7,7 @@ use conform_cases::case::Case;
 use conform_cases::judge::Status;
 use serde::Serialize;
 
+use super::memory::MemoryInUse;
 use super::seconds;
 use crate::discover::Found;
 use crate::expect::Expectation;
@@ -114,6 +115,9 @@ pub struct Summary {
     pub devices: BTreeMap<String, BTreeMap<String, Tally>>,
     /// Bad results that nobody expected, by device, then by what they have in common across types and shapes.
     pub groups: BTreeMap<String, BTreeMap<String, Group>>,
+    /// By device, where its driver tells.
+    #[serde(skip_serializing_if = "BTreeMap::is_empty")]
+    pub memory: BTreeMap<String, MemoryInUse>,
     /// Devices that were lost.
     pub lost: Vec<LostDevice>,
     /// Cases that could not be prepared, with the reason of the first.
@@ -146,6 +150,9 @@ impl Summary {
         let op = r.case.split('/').next().unwrap_or_default().to_owned();
         let tally = self.devices.entry(r.device.clone()).or_default().entry(op).or_default();
         tally.add(r);
+        if let Some(memory) = r.memory {
+            self.memory.entry(r.device.clone()).or_default().add(memory);
+        }
         self.incidents += r.incidents.len() as u64;
         self.unexpected += u64::from(r.is_unexpected());
         self.expected += u64::from(r.expected.is_some());
@@ -189,6 +196,7 @@ impl Summary {
     pub fn text(&self) -> String {
         let mut text = self.results_table();
         self.models_table(&mut text);
+        self.memory_in_use(&mut text);
         self.impossible_checks(&mut text);
         self.known_results(&mut text);
         self.notes(&mut text);
@@ -242,6 +250,13 @@ impl Summary {
                     m.cases, m.ratio
                 ),
             );
+        }
+    }
+
+    /// Whether memory of devices was lost.
+    fn memory_in_use(&self, text: &mut String) {
+        for (device, memory) in &self.memory {
+            push(text, format_args!("\nmemory in use on {device}: {memory}\n"));
         }
     }
 

@@ -67,10 +67,12 @@ fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dy
         Ok(results) => results,
         Err(why) => return emit(Event::Skipped { case: prepared.case.id(), why }),
     };
+    let room = pool.reserve(prepared.device_bytes());
     while let Some(mut supervisor) = pool.take() {
         let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, patience);
         let has_result = result.is_some();
         if let Some(result) = result {
+            result.memory.into_iter().for_each(|memory| room.is_left(memory));
             emit(Event::Result(result));
         }
         let Some(none) = lost else {
@@ -140,7 +142,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
         Attempt::Unavailable(why) => return Execute::lost(NoDevice::Unavailable(why)),
         Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),
         Attempt::Died(death) => (died(prepared, &info.key, death), WorkerTimes::default()),
-        Attempt::Ran { outcome, times, incident } => {
+        Attempt::Ran { outcome, times, memory, incident } => {
             let mut result = match outcome {
                 Outcome::Unsupported { why } => {
                     CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Unsupported, Some(why))
@@ -153,6 +155,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
                 }
                 Outcome::Done {} => judge_bytes(pool, prepared, results),
             };
+            result.memory = memory;
             result.incidents = incident.into_iter().map(IncidentLine::from).collect();
             (result, times)
         }

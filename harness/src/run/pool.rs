@@ -5,6 +5,7 @@
 
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 
+use crate::backend::DeviceMemory;
 use crate::discover::Found;
 use crate::worker::{Limits, NoDevice, Supervisor};
 
@@ -27,6 +28,31 @@ struct State {
     lost: Option<NoDevice>,
     /// Failed cases that a fresh worker has confirmed.
     confirmed: u64,
+    /// Bytes of the device's memory that cases may take together, once its driver has told.
+    room: Option<u64>,
+    /// Bytes that cases have taken.
+    reserved: u64,
+}
+
+/// Memory of the device that a case has taken until this is dropped.
+pub(super) struct Reserved<'a> {
+    pool: &'a Pool,
+    bytes: u64,
+}
+
+impl Reserved<'_> {
+    /// Says what the device has left when the case's memory is free again.
+    pub(super) fn is_left(&self, memory: DeviceMemory) {
+        let mut state = self.pool.lock();
+        state.room = Some(memory.free + state.reserved.saturating_sub(self.bytes));
+    }
+}
+
+impl Drop for Reserved<'_> {
+    fn drop(&mut self) {
+        self.pool.lock().reserved -= self.bytes;
+        self.pool.changed.notify_all();
+    }
 }
 
 impl Pool {
@@ -36,6 +62,17 @@ impl Pool {
 
     fn lock(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Memory of the device for one case: waits until those that hold some leave enough. A case that finds nobody else
+    /// there is let through whatever it needs, and the device answers for itself.
+    pub(super) fn reserve(&self, bytes: u64) -> Reserved<'_> {
+        let mut state = self.lock();
+        while state.reserved > 0 && state.room.is_some_and(|room| state.reserved.saturating_add(bytes) > room) {
+            state = self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        state.reserved += bytes;
+        Reserved { pool: self, bytes }
     }
 
     /// A worker for one case, started or not; waits for one where no more can be had. `None` once the device is lost.
@@ -66,7 +103,8 @@ impl Pool {
         let mut state = self.lock();
         state.busy -= 1;
         state.idle.push(supervisor);
-        self.changed.notify_one();
+        // Others may be waiting for memory, not for a worker.
+        self.changed.notify_all();
     }
 
     /// Gives up a worker that has no device. True if the device is lost with it, and nobody has said so yet; false if
@@ -98,5 +136,40 @@ impl Pool {
     /// Counts a confirmed failure.
     pub(super) fn confirm(&self) {
         self.lock().confirmed += 1;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::Device as _;
+    use crate::backend::cpu::{CpuDevice, Stages};
+    use crate::worker::Launch;
+    use std::sync::atomic::{AtomicBool, Ordering};
+
+    #[test]
+    fn cases_share_what_memory_the_device_has_left() {
+        let info = CpuDevice::new(Stages::default()).info().clone();
+        let found = Found { info, launch: Launch::conform("nobody", "cpu"), told: None };
+        let pool = Pool::new(found, Limits::default());
+        let first = pool.reserve(600);
+        // Nothing is known of the memory yet.
+        drop(pool.reserve(600));
+        first.is_left(DeviceMemory { free: 1000, total: 2000 });
+        let is_there = AtomicBool::new(false);
+        std::thread::scope(|scope| {
+            let second = scope.spawn(|| {
+                let room = pool.reserve(600);
+                is_there.store(true, Ordering::SeqCst);
+                drop(room);
+            });
+            drop(pool.reserve(400));
+            assert!(!is_there.load(Ordering::SeqCst), "600 and 600 are more than 1000");
+            drop(first);
+            second.join().unwrap();
+        });
+        // More than there is: the device answers for itself.
+        drop(pool.reserve(1 << 40));
+        assert_eq!(pool.lock().reserved, 0);
     }
 }

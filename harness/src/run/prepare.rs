@@ -79,6 +79,11 @@ impl Prepared {
         Inputs::new(&self.plan, &self.layout, self.inputs.bytes())
     }
 
+    /// Memory that a device needs for it, about: weights may be kept in two layouts.
+    pub fn device_bytes(&self) -> u64 {
+        self.plan.tensors.iter().map(|t| 2 * t.parent_bytes() as u64).sum()
+    }
+
     /// Room for what an execution leaves behind. The error is one line.
     pub fn results(&self) -> Result<Pooled, String> {
         self.memory.results.take(self.layout.result_bytes).map_err(|e| e.to_string())

@@ -1,4 +1,4 @@
-//! The worker protocol, version 2: all that is needed to write a worker in another language.
+//! The worker protocol, version 3: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":2,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":3,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -40,7 +40,7 @@
 //! {"type":"open","device":"fake-0"}
 //! {"type":"opened","info":{"key":"fake-0","backend":"fake","name":"…","driver":"…","properties":{},"capabilities":{"deterministic":true}}}
 //! {"type":"run","seq":7,"plan":{"case":"…","tensors":[…],"steps":[…]},"layout":{…},"inputs":"/dev/shm/…","results":"/dev/shm/…","poisons":[2143289344,4290772992]}
-//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9}}
+//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…}}
 //! ```
 //!
 //! # What `run` means
@@ -68,7 +68,9 @@
 //! 5. If the device lets inputs be read back, copy each from the device's own
 //!    memory to `layout.readback`.
 //! 6. Free everything, and only then answer. After the answer the worker must
-//!    not touch `results` again.
+//!    not touch `results` again. The answer's `memory` is what the driver says of
+//!    the device's memory then, in bytes, whoever uses it; null where it doesn't
+//!    tell.
 //!
 //! A device error in any of this is `failed` with the stage and one line of
 //! text that names the call and the driver's answer. The worker does not judge
@@ -81,10 +83,10 @@ use conform_cases::plan::{Layout, Plan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::backend::{DeviceInfo, Probe};
+use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 2;
+pub const PROTOCOL: u32 = 3;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -167,6 +169,8 @@ pub enum Reply {
         outcome: Outcome,
         /// How long it took.
         times: Times,
+        /// The memory of the device after the plan was freed, where its driver tells.
+        memory: Option<DeviceMemory>,
     },
     /// The request makes no sense; nothing was done.
     Rejected {
@@ -331,11 +335,12 @@ mod tests {
         let text = |m: &Reply| String::from_utf8(encode(m, MAX_REPLY).unwrap()).unwrap();
         let hello = Reply::Hello { protocol: 2, program: "p".into() };
         assert_eq!(text(&hello), "{\"type\":\"hello\",\"protocol\":2,\"program\":\"p\"}\n");
-        let ran = Reply::Ran { seq: 7, case: "c".into(), outcome: Outcome::Done {}, times: Times::default() };
+        let memory = Some(DeviceMemory { free: 1, total: 2 });
+        let ran = Reply::Ran { seq: 7, case: "c".into(), outcome: Outcome::Done {}, times: Times::default(), memory };
         assert_eq!(
             text(&ran),
             "{\"type\":\"ran\",\"seq\":7,\"case\":\"c\",\"outcome\":{\"verdict\":\"done\"},\
-             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0}}\n"
+             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2}}\n"
         );
         assert_eq!(decode::<Request>(br#"{"type":"probe"}"#), Ok(Request::Probe {}));
         let missing = br#"{"type":"probed","probe":{"missing":"why"}}"#;
@@ -362,6 +367,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":2,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":3,"program":"p"}"#), Ok("p".into()));
     }
 }

@@ -95,7 +95,10 @@ impl Server<'_> {
             }
             Request::Open { device } => self.open(&device),
             Request::Run(run) => match self.run(&run) {
-                Ok((outcome, times)) => Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times },
+                Ok((outcome, times)) => {
+                    let memory = self.device.as_ref().and_then(|device| device.memory());
+                    Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times, memory }
+                }
                 Err(why) => Reply::Rejected { why },
             },
         }

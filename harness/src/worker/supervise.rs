@@ -12,7 +12,7 @@ use conform_cases::plan::{Layout, Plan};
 
 use super::protocol::{Outcome, Reply, Request, Run, Times};
 use super::{Cause, Death, Launch, OpenError, Shared, Worker};
-use crate::backend::DeviceInfo;
+use crate::backend::{DeviceInfo, DeviceMemory};
 
 /// Deaths on one case that are believed: the first, and a repeat in a fresh worker.
 const BELIEVED_DEATHS: u32 = 2;
@@ -73,6 +73,8 @@ pub enum Attempt {
         outcome: Outcome,
         /// How long it took.
         times: Times,
+        /// The memory of the device afterwards.
+        memory: Option<DeviceMemory>,
         /// A death on the way to this answer that was not repeated: to be counted and printed, not gating.
         incident: Option<Incident>,
     },
@@ -83,6 +85,9 @@ pub enum Attempt {
     /// The device is lost for the rest of the run.
     Wedged(String),
 }
+
+/// What a worker answers: how it went, how long it took, and what memory the device had afterwards.
+type Answer = (Outcome, Times, Option<DeviceMemory>);
 
 /// A death that a fresh worker did not repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -188,8 +193,8 @@ impl Supervisor {
         let (mut deaths, mut kills) = (0, 0);
         loop {
             let death = match self.run_once(job) {
-                Ok(Ok((outcome, times))) => {
-                    return Attempt::Ran { outcome, times, incident: first.map(Incident::from) };
+                Ok(Ok((outcome, times, memory))) => {
+                    return Attempt::Ran { outcome, times, memory, incident: first.map(Incident::from) };
                 }
                 Ok(Err(death)) => death,
                 Err(none) => return none.during(first.as_ref()),
@@ -215,7 +220,7 @@ impl Supervisor {
     }
 
     /// One execution in one worker. Workers that die before they begin are replaced without a word.
-    fn run_once(&mut self, job: &mut Job<'_>) -> Result<Result<(Outcome, Times), Death>, NoDevice> {
+    fn run_once(&mut self, job: &mut Job<'_>) -> Result<Result<Answer, Death>, NoDevice> {
         loop {
             job.results.poison(job.layout, job.poisons);
             self.seq += 1;
@@ -228,7 +233,7 @@ impl Supervisor {
                 poisons: job.poisons.to_vec(),
             }));
             match self.ready()?.call(&request, job.deadline) {
-                Ok(Reply::Ran { outcome, times, .. }) => {
+                Ok(Reply::Ran { outcome, times, memory, .. }) => {
                     self.streak = Streak::default();
                     self.answered += 1;
                     let is_worn = self.limits.cases.is_some_and(|most| self.answered >= most);
@@ -236,7 +241,7 @@ impl Supervisor {
                         // After an error a context may be good for nothing; the next case must not pay for it.
                         self.retire();
                     }
-                    return Ok(Ok((outcome, times)));
+                    return Ok(Ok((outcome, times, memory)));
                 }
                 // `call` lets nothing else through; were it otherwise, the worker would be at fault.
                 Ok(other) => {

@@ -109,6 +109,24 @@ fn show_says_what_a_case_is() {
     }
 }
 
+/// A device whose driver tells of its memory, and loses 1 MiB with every case.
+#[test]
+fn memory_that_is_not_given_back_is_seen() {
+    let dir = tempfile::tempdir().unwrap();
+    let out = dir.path().join("out");
+    let run = ["run", NORMAL, SORT, "--device", "fake-0", "--jobs", "1", "--out", out.to_str().unwrap()];
+    let ended = conform(run).fake("leak=1048576").end().with(0);
+    assert!(ended.stdout.contains("memory in use on fake-0: 1 MiB at first"), "{}", ended.stdout);
+    let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
+    let used: Vec<u64> = results
+        .lines()
+        .map(|line| serde_json::from_str::<serde_json::Value>(line).unwrap()["memory"]["free"].as_u64().unwrap())
+        .collect();
+    assert_eq!(used, [(1 << 30) - (1 << 20), (1 << 30) - (2 << 20)]);
+    // A driver that does not tell leaves nothing behind.
+    assert!(!conform(["run", SORT, "--device", "cpu"]).end().with(0).stdout.contains("memory in use"));
+}
+
 /// Every tensor, and what is expected of the output, with the shape of the plan, slowest dimension first.
 #[test]
 fn dumps_are_numpy_arrays_of_the_right_shape() {

@@ -14,7 +14,7 @@ use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
 use super::weights::Converted;
-use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
+use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
 
 /// An open CUDA device.
 pub(super) struct CudaDevice {
@@ -101,6 +101,10 @@ impl Device for CudaDevice {
 
     fn free(&mut self) {
         self.loaded = None;
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        self.runtime.enter().and_then(|()| self.runtime.memory()).ok()
     }
 }
 

@@ -23,7 +23,7 @@ use super::api::{Api, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, Co
 use super::nvrtc::Nvrtc;
 use super::probe::FoundDevice;
 use super::program::{GROUP, Kernels, Source};
-use crate::backend::{DeviceError, LoadError};
+use crate::backend::{DeviceError, DeviceMemory, LoadError};
 
 /// Blocks of one launch: the driver's limit for the first dimension of a grid.
 const MAX_BLOCKS: u64 = i32::MAX as u64;
@@ -93,12 +93,11 @@ impl Context {
         Ok(Kernel { name, raw })
     }
 
-    /// Bytes of memory that are free, and all there are.
-    fn memory(&self) -> Result<(u64, u64), DeviceError> {
+    fn memory(&self) -> Result<DeviceMemory, DeviceError> {
         let (mut free, mut total) = (0, 0);
         // SAFETY: both pointers are valid for the call.
         self.check(unsafe { (self.api.cuMemGetInfo_v2)(&mut free, &mut total) }, "cuMemGetInfo", "context")?;
-        Ok((free as u64, total as u64))
+        Ok(DeviceMemory { free: free as u64, total: total as u64 })
     }
 }
 
@@ -227,6 +226,10 @@ impl Runtime {
         self.context.enter()
     }
 
+    pub(super) fn memory(&self) -> Result<DeviceMemory, DeviceError> {
+        self.context.memory()
+    }
+
     /// Queues blocks of a kernel.
     pub(super) fn launch(&self, kernel: &Kernel, blocks: usize, args: &[Arg<'_>]) -> Result<(), DeviceError> {
         self.launch_sharing(kernel, blocks, 0, args)
@@ -329,7 +332,7 @@ pub(super) struct Allocator<'a> {
     /// Bytes asked for so far.
     used: u64,
     /// What was free before the first of them, and all there is, once someone asked.
-    memory: Option<(u64, u64)>,
+    memory: Option<DeviceMemory>,
 }
 
 impl<'a> Allocator<'a> {
@@ -344,11 +347,11 @@ impl<'a> Allocator<'a> {
         let before = self.used;
         self.used = self.used.saturating_add(bytes as u64);
         if self.used > SMALL {
-            let (free, total) = match self.memory {
+            let DeviceMemory { free, total } = match self.memory {
                 Some(memory) => memory,
-                None => context.memory().map(|(free, total)| (free.saturating_add(before), total))?,
+                None => context.memory().map(|m| DeviceMemory { free: m.free.saturating_add(before), ..m })?,
             };
-            self.memory = Some((free, total));
+            self.memory = Some(DeviceMemory { free, total });
             if self.used > free {
                 let used = self.used;
                 let why = format!("with {name} the plan needs {used} bytes, {free} of the device's {total} are free");
@@ -361,7 +364,7 @@ impl<'a> Allocator<'a> {
         match context.api.check(code) {
             Ok(()) => Ok(Buffer { context: Rc::clone(context), name: name.to_owned(), bytes, raw }),
             Err(failure) if failure.code == OUT_OF_MEMORY => {
-                let (free, total) = context.memory()?;
+                let DeviceMemory { free, total } = context.memory()?;
                 let why = format!(
                     "cuMemAlloc {name}: {failure}: {bytes} bytes after {before} of the plan, {free} of the device's \
                      {total} are free"

@@ -22,7 +22,7 @@ use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Role};
 
 use super::cpu::{CpuDevice, Stages};
-use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
+use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, LoadError, Probe};
 use crate::worker::sys;
 use lies::Output;
 use rules::{Behaviour, Rules};
@@ -123,12 +123,14 @@ struct FakeDevice {
     /// What was last written to each tensor from its start: outputs begin as poison.
     written: Vec<Vec<u8>>,
     runs: u32,
+    /// Bytes of memory that are lost.
+    leaked: u64,
 }
 
 impl FakeDevice {
     fn new(rules: &'static Rules, inner: Box<dyn Device>) -> Self {
         let info = describe(inner.info());
-        FakeDevice { info, inner, rules, plan: None, active: Vec::new(), written: Vec::new(), runs: 0 }
+        FakeDevice { info, inner, rules, plan: None, active: Vec::new(), written: Vec::new(), runs: 0, leaked: 0 }
     }
 }
 
@@ -194,7 +196,14 @@ impl Device for FakeDevice {
         self.inner.run(steps)
     }
 
+    fn memory(&self) -> Option<DeviceMemory> {
+        const TOTAL: u64 = 1 << 30;
+        (self.leaked > 0).then_some(DeviceMemory { free: TOTAL.saturating_sub(self.leaked), total: TOTAL })
+    }
+
     fn free(&mut self) {
+        let leaks = self.active.iter().map(|b| if let Behaviour::Leak(bytes) = b { *bytes } else { 0 });
+        self.leaked += leaks.sum::<u64>();
         self.inner.free();
         self.plan = None;
         self.active.clear();

@@ -46,6 +46,8 @@ pub(super) enum Behaviour {
     RefuseOpen,
     /// Supports nothing.
     Unsupported,
+    /// Loses so many bytes of its memory, of which there is 1 GiB.
+    Leak(u64),
     /// Changes an input.
     TouchInput,
     /// Changes outputs.
@@ -76,6 +78,10 @@ impl Behaviour {
             "slow" => {
                 let ms = value.and_then(|v| v.parse().ok()).ok_or("slow needs milliseconds: slow=5")?;
                 return Ok(Behaviour::Slow(Duration::from_millis(ms)));
+            }
+            "leak" => {
+                let bytes = value.and_then(|v| v.parse().ok()).ok_or("leak needs bytes: leak=4096")?;
+                return Ok(Behaviour::Leak(bytes));
             }
             _ => return Lie::parse(name, value).map(Behaviour::Lie),
         };

@@ -29,6 +29,8 @@ pub(super) struct Entry {
 #[derive(Clone, Copy)]
 pub(super) struct Handle {
     pub(super) dev: *mut Dev,
+    /// It computes in the machine's own memory.
+    pub(super) is_cpu: bool,
     /// How to set the number of threads, where the backend has any.
     pub(super) set_threads: Option<SetThreads>,
     /// The type of buffer for weights, where it is not the device's usual one: it takes only whole tensors, and gives
@@ -149,9 +151,9 @@ impl Backend<'_> {
                 info.capabilities.kernels = if word == REPACK { Kernels::GgmlRepack } else { Kernels::Unknown };
                 info.key = format!("{}+{word}", info.key);
                 info.properties.insert("buffer_type".to_owned(), name);
-                entries.push(Entry { info, handle: Handle { dev, set_threads, packed: Some(packed) } });
+                entries.push(Entry { info, handle: Handle { dev, is_cpu, set_threads, packed: Some(packed) } });
             }
-            entries.push(Entry { info, handle: Handle { dev, set_threads, packed: None } });
+            entries.push(Entry { info, handle: Handle { dev, is_cpu, set_threads, packed: None } });
         }
         entries.sort_by(|a, b| a.info.key.cmp(&b.info.key));
         entries

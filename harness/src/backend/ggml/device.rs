@@ -16,7 +16,7 @@ use super::library::Ggml;
 use super::log;
 use super::memory::Backend;
 use super::types;
-use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
+use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
 use crate::select::spread;
 
 /// How many threads a CPU backend gets, in the environment.
@@ -141,6 +141,13 @@ impl Device for GgmlDevice {
 
     fn free(&mut self) {
         self.loaded = None;
+    }
+
+    fn memory(&self) -> Option<DeviceMemory> {
+        let (mut free, mut total) = (0, 0);
+        // SAFETY: the device is of this build's registry, and the two numbers are written to.
+        unsafe { (self.ggml.base.ggml_backend_dev_memory)(self.handle.dev, &raw mut free, &raw mut total) };
+        (!self.handle.is_cpu && total > 0).then_some(DeviceMemory { free: free as u64, total: total as u64 })
     }
 }
 
