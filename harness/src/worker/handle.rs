@@ -22,8 +22,9 @@ const CHILD_REPLIES: i32 = 4;
 /// How long a worker may take to leave after its request pipe was closed.
 const FAREWELL: Duration = Duration::from_secs(2);
 
-/// How long a killed process may take to go: longer means that it is stuck in the kernel, in a GPU driver.
-const REAP: Duration = Duration::from_secs(10);
+/// How long a killed process may take to go, on a machine that has more to do than it can: longer means that it is stuck
+/// in the kernel, in a GPU driver.
+const REAP: Duration = Duration::from_secs(60);
 
 /// How long a process whose pipe has ended may take to be gone by itself, so that its own signal is what is seen.
 const LAST_BREATH: Duration = Duration::from_secs(1);
