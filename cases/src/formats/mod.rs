@@ -330,6 +330,16 @@ impl ElemType {
         matches!(self, Self::Iq1S | Self::Iq1M).then_some(9.0 / 7.0)
     }
 
+    /// By block of q4_K: its scale and its minimum, which those of its parts multiply, are powers of two or zero. Nothing
+    /// for types that are not asked.
+    pub fn plain_scales(self, blocks: &[u8]) -> Vec<bool> {
+        let is_plain = |bytes: &[u8]| bytes[0] == 0 && bytes[1] & 3 == 0;
+        match self {
+            Self::Q4K => blocks.chunks_exact(self.block_bytes()).map(|b| is_plain(b) && is_plain(&b[2..])).collect(),
+            _ => Vec::new(),
+        }
+    }
+
     /// True where decoding to f32 rounds: a minimum is taken from a product that has more bits beside it.
     pub fn rounds_when_decoded(self) -> bool {
         matches!(self, Self::Q2K | Self::Q5K)

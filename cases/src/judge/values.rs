@@ -244,11 +244,13 @@ mod tests {
     use super::*;
     use crate::formats::ElemType;
     use crate::judge::{POISONS, Status};
-    use crate::model::{Arithmetic, Kernels, of_device};
+    use crate::model::{Arithmetic, Kernels, Shape, of_device};
 
     fn run(expected: &[Expected], got: &[f32]) -> Findings {
         let (kernels, weights) = (Kernels::Own, ElemType::F32);
-        let model = of_device(&Arithmetic { kernels, weights, tokens: 2, flushes: false, flushes_f16: false });
+        let shape = Shape { rows: 1, columns: 1 };
+        let arithmetic = Arithmetic { kernels, weights, tokens: 2, shape, flushes: false, flushes_f16: false };
+        let model = of_device(&arithmetic);
         let bytes: Vec<u8> = got.iter().flat_map(|v| v.to_le_bytes()).collect();
         judge_values(&model, |i| expected[i], |i| Place(vec![("row", i as i64)]), &bytes, POISONS[0])
     }

@@ -5,7 +5,7 @@ mod table;
 
 use serde::Serialize;
 
-pub use table::{Arithmetic, Kernels, looser_than_unknown, of_device};
+pub use table::{Arithmetic, Kernels, Shape, looser_than_unknown, of_device};
 
 /// A rounding of operands before they are multiplied.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -17,23 +17,27 @@ pub enum Conversion {
     F16,
     /// Rounded to bf16.
     Bf16,
+    /// The upper 19 bits of an f32, rounded to or cut off: tf32.
+    Tf32,
 }
 
 impl Conversion {
-    /// The relative error of a conversion: half a unit in the last place of the target.
+    /// The relative error of a conversion: half a unit in the last place of the target, and a whole one where bits may be
+    /// cut off.
     pub fn relative(self) -> f64 {
         match self {
             Self::None => 0.0,
             Self::F16 => 2f64.powi(-11),
             Self::Bf16 => 2f64.powi(-8),
+            Self::Tf32 => 2f64.powi(-10),
         }
     }
 
     /// The absolute error near zero: half of the smallest subnormal f16, or the smallest normal one where a device
-    /// flushes those. bf16 has the exponents of f32.
+    /// flushes those. bf16 and tf32 have the exponents of f32.
     pub fn absolute(self, flushes_f16: bool) -> f64 {
         match (self, flushes_f16) {
-            (Self::None | Self::Bf16, _) => 0.0,
+            (Self::None | Self::Bf16 | Self::Tf32, _) => 0.0,
             (Self::F16, false) => 2f64.powi(-25),
             (Self::F16, true) => 2f64.powi(-14),
         }
@@ -42,7 +46,7 @@ impl Conversion {
     /// The largest magnitude that survives.
     pub fn largest(self) -> f64 {
         match self {
-            Self::None | Self::Bf16 => f64::from(f32::MAX),
+            Self::None | Self::Bf16 | Self::Tf32 => f64::from(f32::MAX),
             Self::F16 => 65504.0,
         }
     }
@@ -54,6 +58,7 @@ impl Conversion {
             // Through f32: every value asked about is one, so nothing is rounded twice.
             Self::F16 => f64::from(half::f16::from_f32(value as f32)) == value,
             Self::Bf16 => f64::from(half::bf16::from_f32(value as f32)) == value,
+            Self::Tf32 => (value as f32).to_bits().trailing_zeros() >= 13 && f64::from(value as f32) == value,
         }
     }
 }
@@ -80,6 +85,42 @@ pub struct Quantiser {
     /// How codes are found, where that is known: then the device's codes are computed here, and only the
     /// accumulation remains uncertain.
     pub rounding: Option<Rounding>,
+    /// How the parts of a product meet.
+    pub parts: Parts,
+}
+
+/// How a device that quantises activations multiplies the parts of a weight, w = p + o.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+pub struct Parts {
+    /// The stored sum is that of the activations, not that of their codes: the error of a code meets p alone.
+    pub sums_of_values: bool,
+    /// The centres of q4_0 and q5_0 codes are multiplied with the stored sum as well.
+    pub centres: bool,
+    /// Where scales are multiplied.
+    pub scales: Scales,
+}
+
+/// Where a device that quantises activations multiplies scales.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Scales {
+    /// In f32, and neither a product of scales nor a sum of scaled codes leaves its range where the result is in it.
+    #[default]
+    Whole,
+    /// In f32, one after the other: a sum of codes times one scale may leave the range that the result is in, and so may
+    /// the product of both scales.
+    Apart,
+    /// The products of a block's two scales, and of its minimum and its sum, are rounded to f16.
+    HalfProducts,
+    /// The scale and the minimum of a part of a block, each times the whole block's, are rounded to f16.
+    HalfWeights,
+}
+
+impl Scales {
+    /// Some are multiplied in f16.
+    pub fn in_halves(self) -> bool {
+        matches!(self, Self::HalfProducts | Self::HalfWeights)
+    }
 }
 
 /// How a quantiser finds its codes.
@@ -252,6 +293,8 @@ mod tests {
         let c = Conversion::F16;
         assert!(c.keeps(2048.0) && !c.keeps(2049.0) && c.keeps(2f64.powi(-24)) && !c.keeps(2f64.powi(-25)));
         assert!(c.keeps(65504.0) && !c.keeps(65520.0) && Conversion::None.keeps(2049.0));
+        let c = Conversion::Tf32;
+        assert!(c.keeps(2047.0) && !c.keeps(2049.0) && c.keeps(2f64.powi(100)) && c.keeps(0.0));
     }
 
     #[test]

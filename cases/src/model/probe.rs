@@ -8,7 +8,7 @@ use std::fmt;
 
 use serde::Serialize;
 
-use super::{Activations, Conversion, Kernels, Model, Sums};
+use super::{Activations, Conversion, Kernels, Model, Quantiser, Scales, Sums};
 use crate::case::Case;
 use crate::formats::ElemType;
 use crate::id::IdError;
@@ -159,10 +159,12 @@ impl Statement {
     fn declared(model: &Model) -> Self {
         let conversion = |c| match c {
             Conversion::None => All,
-            Conversion::F16 => Eleven,
+            Conversion::F16 | Conversion::Tf32 => Eleven,
             Conversion::Bf16 => Eight,
         };
-        let is_wide = model.stages.iter().all(|stage| stage.sums != Sums::F16);
+        let in_halves = |q: Quantiser| q.parts.scales == Scales::HalfProducts;
+        let is_wide = model.stages.iter().all(|stage| stage.sums != Sums::F16)
+            && !matches!(model.activations, Activations::Quantised(q) if in_halves(q));
         Statement {
             sums: Range::only(if is_wide { All } else { Eleven }),
             activations: Range::only(match model.activations {
@@ -293,7 +295,7 @@ impl fmt::Display for Standing {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arithmetic, of_device};
+    use crate::model::{Arithmetic, Shape, of_device};
 
     /// Answers in the order of [`RECIPES`]: `+` survived, `-` did not, `?` is not known.
     fn seen(answers: &str) -> Statement {
@@ -372,7 +374,9 @@ mod tests {
                     .to_owned(),
             ),
         ] {
-            let model = of_device(&Arithmetic { kernels, weights, tokens, flushes: false, flushes_f16: false });
+            let shape = Shape { rows: 64, columns: 256 };
+            let arithmetic = Arithmetic { kernels, weights, tokens, shape, flushes: false, flushes_f16: false };
+            let model = of_device(&arithmetic);
             let got = seen(answers).beside(kernels, &model);
             assert_eq!(got.to_string(), standing, "{kernels:?} {weights} {tokens} {answers}");
             assert_eq!(got.is_wrong(), standing.starts_with("contradicts") || standing.starts_with("declared"));

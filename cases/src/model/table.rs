@@ -6,7 +6,7 @@
 
 use serde::{Deserialize, Serialize};
 
-use super::{Activations, Conversion, Model, Quantiser, Rounding, Roundings, Stage, Sums};
+use super::{Activations, Conversion, Model, Parts, Quantiser, Rounding, Roundings, Scales, Stage, Sums};
 use crate::formats::ElemType;
 
 /// Whose kernels a device runs.
@@ -33,6 +33,8 @@ pub enum Kernels {
     GgmlVulkan,
     /// ggml's Vulkan backend before January 2026: tiles from the second token on.
     GgmlVulkanTilesFromTwo,
+    /// ggml's CUDA backend on a card of compute capability 8.9 or later.
+    GgmlCuda,
     /// Nobody's that is known.
     #[default]
     Unknown,
@@ -54,10 +56,21 @@ pub struct Arithmetic {
     pub weights: ElemType,
     /// One token takes another path than many.
     pub tokens: usize,
+    /// And some shapes of an expert's weights than others.
+    pub shape: Shape,
     /// The device flushes subnormals of f32.
     pub flushes: bool,
     /// The device flushes subnormals of f16.
     pub flushes_f16: bool,
+}
+
+/// An expert's weights.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shape {
+    /// Rows, m.
+    pub rows: usize,
+    /// Columns, k.
+    pub columns: usize,
 }
 
 /// Roundings k/per + fixed.
@@ -78,6 +91,7 @@ pub fn of_device(a: &Arithmetic) -> Model {
         Kernels::GgmlRepack => ggml_cpu(a.weights, None),
         Kernels::GgmlVulkan => ggml_vulkan(a.weights, a.tokens > 8),
         Kernels::GgmlVulkanTilesFromTwo => ggml_vulkan(a.weights, a.tokens > 1),
+        Kernels::GgmlCuda => ggml_cuda(a),
         Kernels::Unknown => unknown(),
     };
     Model { flushes: a.flushes, flushes_f16: a.flushes_f16, ..model }
@@ -187,7 +201,8 @@ fn own_half(weights: ElemType, tokens: usize, otherwise: fn(ElemType, usize) -> 
 
 /// 32 activations share a scale stored in f16.
 const fn q8(f16_sums: bool, rounding: Option<Rounding>) -> Quantiser {
-    Quantiser { block: 32, f16_scale: true, f16_sums, rounding }
+    let parts = Parts { sums_of_values: false, centres: false, scales: Scales::Whole };
+    Quantiser { block: 32, f16_scale: true, f16_sums, rounding, parts }
 }
 
 /// ggml's CPU backend quantises activations as the weight type asks, and adds 32 or more lanes of partial sums.
@@ -215,7 +230,7 @@ fn ggml_cpu(weights: ElemType, rounding: Option<Rounding>) -> Model {
             let name = "q8_K activations, f32 sums";
             // The 256-wide quantiser has one routine, which rounds ties to even.
             let rounding = rounding.map(|_| Rounding::Even);
-            let model = quantised(name, Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding });
+            let model = quantised(name, Quantiser { block: 256, f16_scale: false, ..q8(false, rounding) });
             // The right value is made of weights that were rounded once themselves.
             let stages = vec![Stage::of_rows(Sums::F32, roundings(32, 9))];
             if t.rounds_when_decoded() { Model { stages, ..model } } else { model }
@@ -246,6 +261,139 @@ fn ggml_vulkan(weights: ElemType, tiles: bool) -> Model {
     }
 }
 
+/// ggml's CUDA backend, as the sources of 0.25.3 have it and an NVIDIA H200 confirms. The last number of
+/// tokens for matrix-vector kernels is 8 for all types from compute capability 8.9 on (`get_mmvq_mmid_max_batch`).
+fn ggml_cuda(a: &Arithmetic) -> Model {
+    match (a.weights, a.tokens) {
+        (ElemType::F32 | ElemType::F16 | ElemType::Bf16, _) => ggml_cuda_float(a),
+        (weights, 0..=8) => ggml_cuda_vector(weights),
+        (weights, _) => ggml_cuda_tiles(weights),
+    }
+}
+
+/// Weights that are not in blocks: `mul_mat_f` where the shape suits it (k a multiple of 128 bytes, m one of 32, at most
+/// 128 tokens, 512 where m is at most 1024), else tokens are sorted on the host and each expert multiplies its own, by
+/// `mul_mat_vec_f` or cuBLAS.
+///
+/// `mul_mat_f` multiplies on tensor cores: 16 columns at a time, for f32 8. f16 and bf16 weights have activations rounded
+/// to their own type; f32 operands are handed over as they are, and the hardware cuts them to tf32. Each multiplication of
+/// matrices truncates its products, the running sum and the result, 18 times for 16 columns (10 for 8), and should the
+/// hardware take columns in portions of four, 24 times (12): 3/2 for a column. Warps share the columns, and their sums are
+/// added in f32; so are those of parts of a row in cuBLAS, whose kernels are nobody's to read. Every such addition joins
+/// sums of 8 columns or more: 1/8 for a column.
+///
+/// cuBLAS is asked for f32 sums of bf16 operands, for tf32 operands where the weights are f32, and for f16 sums and an f16
+/// result where they are f16 (`CUBLAS_COMPUTE_16F`): a rounding after each product and each addition at most, and one for
+/// the result.
+///
+/// An expert of f32 weights with up to three tokens has `mul_mat_vec_f`, if k is even: fused multiplications and additions
+/// of pairs of columns, two for each of a lane's shares of which a warp of 32 lanes takes 64 columns, then two reductions
+/// of five additions.
+fn ggml_cuda_float(a: &Arithmetic) -> Model {
+    let Shape { rows, columns } = a.shape;
+    let (bytes, operands) = match a.weights {
+        ElemType::F32 => (4, Conversion::Tf32),
+        ElemType::F16 => (2, Conversion::F16),
+        _ => (2, Conversion::Bf16),
+    };
+    let suits = (columns * bytes) % 128 == 0 && rows % 32 == 0 && a.tokens <= if rows <= 1024 { 512 } else { 128 };
+    let tensor = Roundings { times: 13, per: 8, plus: 0, fixed: 8 };
+    let converted = |name, stage| Model {
+        weights: if a.weights == ElemType::F32 { operands } else { Conversion::None },
+        activations: Activations::Converted(operands),
+        stages: vec![stage],
+        ..Model::f32(name, tensor)
+    };
+    let truncated = Stage::of_rows(Sums::F32Truncated, tensor);
+    match a.weights {
+        ElemType::F32 if !suits && a.tokens <= 3 && columns % 2 == 0 => Model::f32("f32 sums", roundings(32, 12)),
+        ElemType::F32 => converted("tf32 operands, truncated f32 sums", truncated),
+        ElemType::F16 if !suits => {
+            let halves = Roundings { times: 2, per: 1, plus: 0, fixed: 1 };
+            converted("f16 activations, f16 sums", Stage::of_rows(Sums::F16, halves))
+        }
+        ElemType::F16 => converted("f16 activations, truncated f32 sums", truncated),
+        _ => converted("bf16 activations, truncated f32 sums", truncated),
+    }
+}
+
+/// Up to eight tokens of weights in blocks: `mul_mat_vec_q` for one, `mul_mat_vec_q_moe` for more.
+///
+/// `quantize_q8_1` makes codes round(x / d) of 32 activations, d = max|x| / 127, and stores d and the sum of the 32
+/// activations (not of their codes) in f16. Divisions are approximate (`-use_fast_math`), so that codes near a tie are not
+/// foretold and d may be stored as a neighbour: codes are not known, only bounded. The stored sum is used by
+/// - q4_0, q5_0: d·(Σ code·q·d₈ − 8·s), codes from 0 on, so the error of q meets all of a code;
+/// - q4_1, q5_1: both d·d₈ and m·s are formed in f16 (`__hmul2`);
+/// - iq1_s, for its offsets of an eighth.
+///
+/// All other types sum codes. Within a block codes are summed as integers. On one path lie, per lane, ⌈k/256⌉ additions at
+/// most: 8 blocks of q8_0 for a warp at a time, one of 256 columns of q6_K, more of other types; then three additions to
+/// join warps, five in a warp, and up to four products and sums on the way from integers to the lane's sum.
+fn ggml_cuda_vector(weights: ElemType) -> Model {
+    let quantiser = match weights {
+        ElemType::Q4_0 | ElemType::Q5_0 => {
+            of_values(Parts { centres: true, scales: Scales::Apart, ..Parts::default() })
+        }
+        ElemType::Q4_1 | ElemType::Q5_1 => of_values(Parts { scales: Scales::HalfProducts, ..Parts::default() }),
+        ElemType::Iq1S => of_values(Parts { scales: Scales::Apart, ..Parts::default() }),
+        _ => apart(q8(false, None)),
+    };
+    Model {
+        activations: Activations::Quantised(quantiser),
+        ..Model::f32("q8_1 activations, f32 sums", roundings(256, 12))
+    }
+}
+
+/// More tokens of weights in blocks: `mul_mat_q`.
+///
+/// `quantize_mmq_q8_1` makes codes round(x · (127 / max|x|)) of 32 activations (64 for q2_K), approximate as above. What it
+/// stores depends on the type (`mmq_get_q8_1_ds_layout`): 1 / (127 / max|x|) in f32, or in f16 for q4_0 and those with
+/// offsets, which store the sum of the activations in f16 beside it. q2_K does so for three quarters of its columns, in
+/// sums of 16. q4_K, q5_K, q2_K and iq1_s form the scale and the minimum of a part of a block in f16
+/// (`dm * make_half2(sc, m)`). Sums are multiplied with one scale, then the other: with a scale of mxfp4 that may overflow
+/// although the result does not.
+///
+/// 32 columns add four terms at most (q2_K: two scales, two minima), and a tile's columns are split at multiples of 256,
+/// whose sums are added: 33k/256, with up to eight products and sums on the way from integers.
+///
+/// iq1_m has no such kernel: an expert with up to eight tokens is multiplied as above, one with more by cuBLAS with weights
+/// and activations in f16 and f16 sums. Which of them is not foretold here: both are allowed together.
+fn ggml_cuda_tiles(weights: ElemType) -> Model {
+    let in_halves = of_values(Parts { scales: Scales::HalfWeights, ..Parts::default() });
+    let quantiser = match weights {
+        ElemType::Q4_0 | ElemType::Iq1M => apart(q8(false, None)),
+        ElemType::Q4_1 | ElemType::Q5_1 => of_values(Parts { scales: Scales::Apart, ..Parts::default() }),
+        ElemType::Q4K | ElemType::Q5K | ElemType::Iq1S => in_halves,
+        ElemType::Q2K => Quantiser { block: 64, ..in_halves },
+        _ => apart(Quantiser { f16_scale: false, ..q8(false, None) }),
+    };
+    let tiles = Roundings { times: 33, per: 256, plus: 0, fixed: 8 };
+    let model = Model {
+        activations: Activations::Quantised(quantiser),
+        ..Model::f32("q8_1 activations in tiles, f32 sums", tiles)
+    };
+    match weights {
+        ElemType::Iq1M => Model {
+            weights: Conversion::F16,
+            stages: f16_tiles().stages,
+            name: "q8_1 activations, or f16 operands and f16 sums",
+            ..model
+        },
+        _ => model,
+    }
+}
+
+/// The sum of 32 activations is stored, that of their values.
+const fn of_values(parts: Parts) -> Quantiser {
+    let quantiser = q8(true, None);
+    Quantiser { parts: Parts { sums_of_values: true, ..parts }, ..quantiser }
+}
+
+/// Scales are multiplied one after the other.
+const fn apart(quantiser: Quantiser) -> Quantiser {
+    Quantiser { parts: Parts { scales: Scales::Apart, ..quantiser.parts }, ..quantiser }
+}
+
 /// Both operands in f16, and a rounding to f16 after each product and each addition.
 fn f16_tiles() -> Model {
     Model {
@@ -262,7 +410,8 @@ mod tests {
     use super::*;
 
     fn model(kernels: Kernels, weights: ElemType, tokens: usize) -> Model {
-        of_device(&Arithmetic { kernels, weights, tokens, flushes: false, flushes_f16: false })
+        let shape = Shape { rows: 64, columns: 256 };
+        of_device(&Arithmetic { kernels, weights, tokens, shape, flushes: false, flushes_f16: false })
     }
 
     #[test]
@@ -282,7 +431,8 @@ mod tests {
                 flushes_f16: false,
                 kernels: Kernels::Own,
                 weights: ElemType::F16,
-                tokens: 1
+                tokens: 1,
+                shape: Shape { rows: 1, columns: 1 },
             })
             .flushes
         );
@@ -305,6 +455,42 @@ mod tests {
         };
         assert_eq!(roundings(OwnHalf, 2, 4096), [8.0, 512.0]);
         assert_eq!((roundings(OwnSubgroups, 1, 32), roundings(OwnSubgroups, 1, 4096)), (vec![33.0], vec![160.0]));
+    }
+
+    #[test]
+    fn ggml_cuda_takes_its_paths_by_type_tokens_and_shape() {
+        let name = |weights, tokens, rows, columns| {
+            let (kernels, shape) = (Kernels::GgmlCuda, Shape { rows, columns });
+            let a = Arithmetic { kernels, weights, tokens, shape, flushes: true, flushes_f16: false };
+            of_device(&a).name
+        };
+        let (f32, tf32) = ("f32 sums", "tf32 operands, truncated f32 sums");
+        for (tokens, rows, columns, wanted) in
+            [(1, 32, 32, tf32), (3, 33, 32, f32), (4, 33, 32, tf32), (3, 33, 33, tf32), (3, 32, 34, f32)]
+        {
+            assert_eq!(name(ElemType::F32, tokens, rows, columns), wanted, "{tokens} {rows} {columns}");
+        }
+        let (halves, sums) = ("f16 activations, f16 sums", "f16 activations, truncated f32 sums");
+        for (tokens, rows, columns, wanted) in [
+            (1, 32, 64, sums),
+            (1, 32, 32, halves),
+            (513, 32, 64, halves),
+            (512, 32, 64, sums),
+            (129, 1056, 64, halves),
+        ] {
+            assert_eq!(name(ElemType::F16, tokens, rows, columns), wanted, "{tokens} {rows} {columns}");
+        }
+        let quantiser = |w, tokens| match model(Kernels::GgmlCuda, w, tokens).activations {
+            Activations::Quantised(q) => (q.block, q.f16_scale, q.f16_sums, q.parts.scales),
+            Activations::Converted(c) => panic!("{c:?}"),
+        };
+        assert_eq!(quantiser(ElemType::Q4_0, 8), (32, true, true, Scales::Apart));
+        assert_eq!(quantiser(ElemType::Q4_0, 9), (32, true, false, Scales::Apart));
+        assert_eq!(quantiser(ElemType::Q5_1, 8), (32, true, true, Scales::HalfProducts));
+        assert_eq!(quantiser(ElemType::Q5_0, 9), (32, false, false, Scales::Apart));
+        assert_eq!(quantiser(ElemType::Q4K, 9), (32, true, true, Scales::HalfWeights));
+        assert_eq!(quantiser(ElemType::Q4K, 8), (32, true, false, Scales::Apart));
+        assert_eq!(quantiser(ElemType::Q2K, 9), (64, true, true, Scales::HalfWeights));
     }
 
     #[test]

@@ -160,7 +160,7 @@ impl Rules {
     #[inline(always)]
     fn accumulation(&self, t: &Terms<'_>) -> f64 {
         // A device that forms weights has rounded them, and sums them as they are.
-        let (s, r2) = if self.model.forms_weights { (t.element.s, t.element.r2) } else { t.plus };
+        let (s, r2) = if self.model.forms_weights { (t.element.s, t.element.r2) } else { self.parts(t) };
         let r = r2.sqrt();
         // What is summed are converted operands.
         let s = s + self.certain_conversion(t);
@@ -169,6 +169,19 @@ impl Rules {
             a += self.smaller(stage.certain * s, stage.probable * r);
         }
         a
+    }
+
+    /// S⁺ and R⁺², with the centres of codes where those are multiplied apart.
+    #[inline(always)]
+    fn parts(&self, t: &Terms<'_>) -> (f64, f64) {
+        let (s, r2) = t.plus;
+        t.quantised.map_or((s, r2), |q| (s.max(q.parts), r2.max(q.parts_squared)))
+    }
+
+    /// What a quantiser's scale is multiplied with: S⁺ and R⁺², or less where a sum of the activations is stored.
+    #[inline(always)]
+    fn codes(q: &Envelope, plus: (f64, f64)) -> (f64, f64) {
+        if q.codes > 0.0 { (q.codes, q.codes_squared) } else { plus }
     }
 
     /// N·η.
@@ -214,7 +227,8 @@ impl Rules {
         if q.relative == 0.0 && q.half_steps == 0.0 {
             return q.certain;
         }
-        let (s, r) = (t.plus.0, t.plus.1.sqrt());
+        let (s, r2) = Self::codes(q, t.plus);
+        let r = r2.sqrt();
         let certain = q.half_steps + q.relative * (s + q.half_steps) + q.certain + q.stored_sums;
         let half_steps = q.half_steps_squared.sqrt();
         let probable = half_steps + q.relative * (r + half_steps) + q.stored_sums_squared.sqrt();
@@ -225,12 +239,16 @@ impl Rules {
     #[inline(always)]
     pub(super) fn variances(&self, t: &Terms<'_>) -> (f64, f64) {
         let y = t.element.y;
-        let stages: f64 = self.stages.iter().map(|stage| stage.variance * t.plus.1).sum();
-        let own = stages + HALF_ULP * HALF_ULP * y * y / 3.0 + self.underflow(t).powi(2);
+        let r2 = self.parts(t).1;
+        let stages: f64 = self.stages.iter().map(|stage| stage.variance * r2).sum();
+        // Products of scales are rounded for each output.
+        let products =
+            t.quantised.as_ref().map_or(0.0, |q| q.relative_of_output.powi(2) / 3.0 * Self::codes(q, t.plus).1);
+        let own = stages + products + HALF_ULP * HALF_ULP * y * y / 3.0 + self.underflow(t).powi(2);
         let activations = match &t.quantised {
             Some(q) => {
                 q.half_steps_squared / 3.0
-                    + q.relative * q.relative / 3.0 * t.plus.1
+                    + q.relative * q.relative / 3.0 * Self::codes(q, t.plus).1
                     + q.stored_sums_squared / 3.0
                     + q.certain * q.certain
             }
@@ -243,7 +261,8 @@ impl Rules {
     /// What of an output's error need not be random: numbers near zero lose bits with the number's own sign.
     #[inline(always)]
     pub(super) fn near_zero(&self, t: &Terms<'_>) -> f64 {
-        self.ex * t.w.sum_abs + self.ew * t.x.sum_abs + self.underflow(t)
+        let products = t.quantised.map_or(0.0, |q| q.near_zero);
+        self.ex * t.w.sum_abs + self.ew * t.x.sum_abs + self.underflow(t) + products
     }
 
     /// True where an output that is infinite may become NaN on a correct device.
@@ -290,13 +309,14 @@ impl Rules {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::{Arithmetic, Kernels, of_device};
+    use crate::model::{Arithmetic, Kernels, Shape, of_device};
 
     fn model() -> Model {
         of_device(&Arithmetic {
             kernels: Kernels::Own,
             weights: ElemType::F32,
             tokens: 2,
+            shape: Shape { rows: 1, columns: 4 },
             flushes: false,
             flushes_f16: false,
         })

@@ -28,7 +28,7 @@ use crate::formats::{ElemType, read_i32};
 use crate::id::{Margins, Reader, Writer, words};
 use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
-use crate::model::{Arithmetic, Kernels, Model, looser_than_unknown, of_device};
+use crate::model::{Arithmetic, Kernels, Model, Shape, looser_than_unknown, of_device};
 use crate::op::{CaseType, Op};
 use crate::plan::{Role, Step, Tensor};
 
@@ -294,6 +294,7 @@ impl MulMatId {
             kernels: device.kernels,
             weights: self.w,
             tokens: self.n,
+            shape: Shape { rows: self.m, columns: self.k },
             flushes: device.flushes_subnormals,
             flushes_f16: device.flushes_f16,
         })

@@ -124,9 +124,10 @@ impl MulMatIdOracle {
         let blocks: Vec<Vec<Block>> =
             self.x.par_chunks(self.case.k).map(|row| quantise::blocks(quantiser, row)).collect();
         let of_tile = |tile| {
-            let weights = walk.decode(&tile);
+            let weights = walk.decode_parts(&tile, quantiser.parts.centres);
+            let codes = weights.codes(quantiser);
             let envelopes = (0..tile.rows.len()).flat_map(|row| {
-                let blocks_of_row = weights.blocks(row);
+                let blocks_of_row = weights.blocks(quantiser, codes.as_ref(), row);
                 let rows = walk.x_rows(&tile.column).into_iter();
                 rows.map(|x| Envelope::new(quantiser, &blocks_of_row, &blocks[x])).collect::<Vec<_>>()
             });
@@ -234,12 +235,8 @@ impl MulMatIdOracle {
                 Some((row, whole::Output { y: expected.value, error, own_variance, variance, near_zero }))
             })
         };
-        let relative = match model.activations {
-            Activations::Quantised(q) => quantise::relative_error(&q),
-            Activations::Converted(_) => 0.0,
-        };
         let operands = whole::Operands { walk: self.walk(inputs), x: &self.x, x_rows: &self.x_rows };
-        whole::checks(&operands, &whole::Shared::of(model, blocks, relative), &slots, judged)
+        whole::checks(&operands, &whole::Shared::of(model, blocks), &slots, judged)
     }
 
     fn place(&self, element: usize) -> Place {

@@ -2,7 +2,7 @@
 //! quantiser is known.
 
 use super::exact::ACTIVATION_BLOCK;
-use crate::model::{Quantiser, Rounding};
+use crate::model::{Quantiser, Rounding, Scales};
 
 use half::f16;
 
@@ -11,6 +11,11 @@ use half::f16;
 pub(super) struct Block {
     /// d = max|x| / 127; 0 for a block of zeros, which adds nothing.
     d: f64,
+    /// Σ|x| and Σx².
+    sum_abs: f64,
+    sum_squares: f64,
+    /// |Σx|.
+    sum: f64,
     /// The error of a stored sum: 0 where none is stored.
     sum_error: f64,
     /// The scale, stored in f16, is below its normal numbers.
@@ -66,30 +71,60 @@ fn block(quantiser: &Quantiser, d: f64, values: &[f32]) -> Block {
         return Block { exact: true, ..Block::default() };
     }
     let sum: f64 = values.iter().map(|x| f64::from(*x)).sum();
-    let stored_sum = sum.abs() + 16.0 * d;
+    let (sum_abs, sum_squares) =
+        values.iter().fold((0.0, 0.0), |(abs, squares), x| (abs + f64::from(x.abs()), squares + f64::from(*x).powi(2)));
+    // A sum of codes is off by half a step for each; one of values by a few roundings.
+    let off = if quantiser.parts.sums_of_values { 2f64.powi(-21) * sum_abs } else { 16.0 * d };
+    let stored_sum = sum.abs() + off;
     let scale_is_exact = d.log2().fract() == 0.0 && (!quantiser.f16_scale || (-24.0..16.0).contains(&d.log2()));
     let sum_is_exact = !quantiser.f16_sums || f16::from_f64(sum).to_f64() == sum;
     Block {
         d,
-        sum_error: if quantiser.f16_sums { (2f64.powi(-11) * stored_sum).max(2f64.powi(-25)) } else { 0.0 },
+        sum_abs,
+        sum_squares,
+        sum: sum.abs(),
+        sum_error: match (quantiser.f16_sums, quantiser.parts.sums_of_values) {
+            (false, _) => 0.0,
+            (true, false) => (2f64.powi(-11) * stored_sum).max(2f64.powi(-25)),
+            (true, true) => (2f64.powi(-11) * stored_sum).max(2f64.powi(-25)) + off,
+        },
         tiny_scale: quantiser.f16_scale && d < 2f64.powi(-14),
         overflows: quantiser.f16_scale && d > 65504.0 || quantiser.f16_sums && stored_sum > 65504.0,
         exact: scale_is_exact && sum_is_exact && values.iter().all(|x| (f64::from(*x) / d).fract() == 0.0),
     }
 }
 
+/// The largest code of the types whose scales are multiplied in f16.
+const LARGEST_CODE: f64 = 31.0;
+
+/// Products of stored numbers stay within f16 where those of the numbers themselves are no larger: both are rounded, by
+/// 2^-11 at most.
+const F16_MAX: f64 = 65504.0 * (1.0 - 1.0 / 512.0);
+/// The smallest normal number of f16.
+const F16_NORMAL: f64 = 1.0 / 16384.0;
+
 /// What quantised activations add to the bound of one output element.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(super) struct Envelope {
-    /// Σ|w|·d/2.
+    /// Σ|w|·d/2, or Σ|p|·d/2 where a sum of the activations themselves is stored.
     pub(super) half_steps: f64,
-    /// Σ w²·d²/4.
+    /// Σ w²·d²/4, or p².
     pub(super) half_steps_squared: f64,
     /// The relative error of a scale as it is stored.
     pub(super) relative: f64,
     /// What adds up with certainty. Scales below the normal numbers of f16: an absolute error of 2^-25 in d, times up
     /// to 127.5 steps. Ties that may go either way: a step each.
     pub(super) certain: f64,
+    /// What of it need not be random: products in f16 below its normal numbers.
+    pub(super) near_zero: f64,
+    /// No less than Σ|p||x| and Σ(px)², where a sum of the activations themselves is stored: 0 elsewhere.
+    pub(super) codes: f64,
+    pub(super) codes_squared: f64,
+    /// No less than Σ(|p|+|o|)|x| and Σ((|p|+|o|)x)², likewise.
+    pub(super) parts: f64,
+    pub(super) parts_squared: f64,
+    /// What of `relative` is a rounding for each output.
+    pub(super) relative_of_output: f64,
     /// Σ|o|·(error of the stored sum), by block.
     pub(super) stored_sums: f64,
     /// The same, squared.
@@ -100,12 +135,16 @@ pub(super) struct Envelope {
     pub(super) is_exact: bool,
 }
 
-/// Σ|w| and Σw² of a row of weights by block of 32, and the block's offset part.
+/// Σ|w| and Σw² of a row of weights by block of 32, and the block's offset part. Where a sum of the activations
+/// themselves is stored they are of p, not of w.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct WeightBlock {
     pub(super) sum: f64,
     pub(super) squares: f64,
+    pub(super) largest: f64,
     pub(super) offset: f64,
+    /// Scale and minimum of the whole block are powers of two, or zero: times a whole number they are exact in f16.
+    pub(super) has_plain_scales: bool,
 }
 
 impl WeightBlock {
@@ -120,6 +159,8 @@ impl WeightBlock {
             }
         }
         WeightBlock {
+            largest: w.iter().fold(0.0, |most: f64, w| most.max(w.abs())),
+            has_plain_scales: false,
             sum: sums.iter().sum(),
             squares: squares.iter().sum(),
             offset: offsets.iter().fold(0.0, |most: f64, o| most.max(o.abs())),
@@ -135,19 +176,69 @@ pub(super) fn relative_error(quantiser: &Quantiser) -> f64 {
 impl Envelope {
     /// The envelope of one row of weights and one of activations.
     pub(super) fn new(quantiser: &Quantiser, w: &[WeightBlock], x: &[Block]) -> Self {
-        let mut e = Envelope { relative: relative_error(quantiser), is_exact: true, ..Envelope::default() };
+        let scales = quantiser.parts.scales;
+        let in_halves = 2f64.powi(-11);
+        let relative_of_output = if scales == Scales::HalfProducts { in_halves } else { 0.0 };
+        let relative_of_weights = if scales == Scales::HalfWeights { in_halves } else { 0.0 };
+        let relative = relative_error(quantiser) + relative_of_output + relative_of_weights;
+        let mut e = Envelope { relative, relative_of_output, is_exact: true, ..Envelope::default() };
         for (w, x) in w.iter().zip(x) {
+            if quantiser.parts.sums_of_values {
+                e.codes += w.largest * x.sum_abs;
+                e.codes_squared += w.largest * w.largest * x.sum_squares;
+                e.parts += (w.largest + w.offset) * x.sum_abs;
+                e.parts_squared += (w.largest + w.offset).powi(2) * x.sum_squares;
+            }
+            e.scale(scales, w, x);
             e.half_steps += w.sum * x.d / 2.0;
             e.half_steps_squared += w.squares * x.d * x.d / 4.0;
             if x.tiny_scale {
                 e.certain += 127.5 * 2f64.powi(-25) * (w.sum + 32.0 * w.offset.abs());
             }
-            e.stored_sums += w.offset.abs() * x.sum_error;
-            e.stored_sums_squared += (w.offset * x.sum_error).powi(2);
+            let sum_error = x.sum_error + if scales.in_halves() { in_halves * x.sum } else { 0.0 };
+            e.stored_sums += w.offset.abs() * sum_error;
+            e.stored_sums_squared += (w.offset * sum_error).powi(2);
             e.overflows |= x.overflows;
             e.is_exact &= x.exact;
         }
         e
+    }
+
+    /// What the place adds where a block's scales are multiplied.
+    fn scale(&mut self, scales: Scales, w: &WeightBlock, x: &Block) {
+        if scales == Scales::Whole || x.d == 0.0 {
+            return;
+        }
+        // |x| as it is quantised.
+        let quantised = x.sum_abs + 16.0 * x.d;
+        // No scale of a block is smaller than this, if any code is not zero, and none is larger than the largest |p|.
+        let scale = w.largest / LARGEST_CODE;
+        let is_tiny = |product: f64| product > 0.0 && product < F16_NORMAL;
+        let fits = |value: f64| f16::from_f64(value).to_f64() == value;
+        let lost = match scales {
+            Scales::Whole => 0.0,
+            // A scale or a product of scales that is flushed, times codes up to 127·12.
+            Scales::Apart => {
+                self.overflows |= 127.0 * w.sum > f64::from(f32::MAX);
+                2f64.powi(-110) + 2f64.powi(-123) * quantised
+            }
+            Scales::HalfProducts => {
+                self.overflows |= w.largest * x.d > F16_MAX || w.offset * x.sum > F16_MAX;
+                self.is_exact &= !is_tiny(scale * x.d) && fits(w.offset * x.sum);
+                let of_scales = if is_tiny(scale * x.d) { LARGEST_CODE * quantised / x.d } else { 0.0 };
+                let of_sums = if is_tiny(w.offset * x.sum) { 1.0 } else { 0.0 };
+                2f64.powi(-25) * (of_scales + of_sums)
+            }
+            Scales::HalfWeights => {
+                self.overflows |= w.largest > F16_MAX || w.offset > F16_MAX;
+                self.is_exact &= w.has_plain_scales;
+                let of_scales = if is_tiny(scale) { LARGEST_CODE * quantised } else { 0.0 };
+                let of_sums = if is_tiny(w.offset) { x.sum } else { 0.0 };
+                2f64.powi(-25) * (of_scales + of_sums)
+            }
+        };
+        self.certain += lost;
+        self.near_zero += lost;
     }
 }
 
@@ -210,10 +301,17 @@ pub(super) fn emulate(quantiser: &Quantiser, rounding: Rounding, row: &[f32]) ->
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::model::Parts;
 
-    const Q8_0: Quantiser = Quantiser { block: 32, f16_scale: true, f16_sums: false, rounding: Some(Rounding::Even) };
+    const Q8_0: Quantiser = Quantiser {
+        block: 32,
+        f16_scale: true,
+        f16_sums: false,
+        rounding: Some(Rounding::Even),
+        parts: Parts { sums_of_values: false, centres: false, scales: Scales::Whole },
+    };
     const Q8_1: Quantiser = Quantiser { f16_sums: true, ..Q8_0 };
-    const Q8_K: Quantiser = Quantiser { block: 256, f16_scale: false, f16_sums: false, rounding: Some(Rounding::Even) };
+    const Q8_K: Quantiser = Quantiser { block: 256, f16_scale: false, ..Q8_0 };
 
     fn row(len: usize, f: impl Fn(usize) -> f32) -> Vec<f32> {
         (0..len).map(f).collect()

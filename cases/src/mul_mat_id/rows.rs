@@ -18,6 +18,8 @@ pub(super) struct RowSums {
     /// Every value survives a conversion to f16, to bf16. Not asked where the unit is 0.
     pub(super) fits_f16: bool,
     pub(super) fits_bf16: bool,
+    /// And to tf32.
+    pub(super) fits_tf32: bool,
     /// Sum of the magnitudes of the block scales (weights whose sums may be scaled).
     pub(super) scales: f64,
 }
@@ -27,7 +29,10 @@ impl RowSums {
         let sums = Self::inexact(values);
         let unit = unit(values, sums.max_abs);
         let fits = |c: Conversion| unit > 0.0 && values.iter().all(|v| c.keeps(*v));
-        RowSums { unit, fits_f16: fits(Conversion::F16), fits_bf16: fits(Conversion::Bf16), ..sums }
+        let (fits_f16, fits_bf16) = (fits(Conversion::F16), fits(Conversion::Bf16));
+        // tf32 has the fraction of f16 and the exponents of bf16.
+        let fits_tf32 = fits_f16 || fits_bf16 || fits(Conversion::Tf32);
+        RowSums { unit, fits_f16, fits_bf16, fits_tf32, ..sums }
     }
 
     /// The same for a row of which no sum is exact in any case: it has no unit.
@@ -41,6 +46,7 @@ impl RowSums {
             unit: 0.0,
             fits_f16: false,
             fits_bf16: false,
+            fits_tf32: false,
             scales: 0.0,
         }
     }
@@ -51,6 +57,7 @@ impl RowSums {
             Conversion::None => true,
             Conversion::F16 => self.fits_f16,
             Conversion::Bf16 => self.fits_bf16,
+            Conversion::Tf32 => self.fits_tf32,
         }
     }
 }

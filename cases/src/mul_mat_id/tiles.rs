@@ -15,6 +15,7 @@ use super::rows::{RowSums, block_scales};
 use super::{MulMatId, WEIGHTS};
 use crate::formats::ElemType;
 use crate::inputs::{Inputs, Row};
+use crate::model::Quantiser;
 
 /// Decoded weights of a tile: with what is made of them they stay in a core's cache.
 const TILE_WEIGHTS: usize = 1 << 16;
@@ -68,9 +69,14 @@ impl<'a> Walk<'a> {
 
     /// The weights of a tile.
     pub(super) fn decode(&self, tile: &Tile<'_>) -> Weights {
+        self.decode_parts(tile, false)
+    }
+
+    /// The same, with the centres of codes apart where asked.
+    pub(super) fn decode_parts(&self, tile: &Tile<'_>, centres: bool) -> Weights {
         let stored: Vec<Row<'_>> =
             tile.rows.clone().map(|row| self.inputs.row(WEIGHTS, [row, tile.column.expert, 0])).collect();
-        Weights::decode(self.case.w, self.case.k, &stored)
+        Weights::decode(self.case.w, self.case.k, &stored, centres)
     }
 
     /// The activation rows of a column's slots.
@@ -91,10 +97,15 @@ pub(super) struct Weights {
     scales: Vec<f64>,
     /// The values were rounded when they were decoded.
     rounded: bool,
+    /// For types whose part o is not known: the most that |p| + |o| is of |w|.
+    share: Option<f64>,
+    /// By row and block of the type: its scales are powers of two.
+    plain_scales: Vec<Vec<bool>>,
+    block_len: usize,
 }
 
 impl Weights {
-    fn decode(ty: ElemType, k: usize, stored: &[Row<'_>]) -> Self {
+    fn decode(ty: ElemType, k: usize, stored: &[Row<'_>], centres: bool) -> Self {
         let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| {
             let mut rows = Array2::zeros((stored.len(), k));
             for (mut row, stored) in rows.rows_mut().into_iter().zip(stored) {
@@ -104,8 +115,8 @@ impl Weights {
         };
         let w = decoded(&|stored, row| stored.decode(row));
         let share = ty.largest_parts();
-        let has_known_offsets = ty.has_offsets() && share.is_none();
-        let o = has_known_offsets.then(|| decoded(&|stored, row| ty.offsets(stored.stored, false, row)));
+        let has_known_offsets = (ty.has_offsets() || centres) && share.is_none();
+        let o = has_known_offsets.then(|| decoded(&|stored, row| ty.offsets(stored.stored, centres, row)));
         let plus = match (&o, share) {
             (Some(o), _) => {
                 let mut plus = w.clone();
@@ -116,7 +127,9 @@ impl Weights {
             (None, None) => None,
         };
         let scales = stored.iter().map(|row| block_scales(ty, row.stored)).collect();
-        Weights { w, o, plus, scales, rounded: ty.rounds_when_decoded() }
+        let plain_scales = stored.iter().map(|row| ty.plain_scales(row.stored)).collect();
+        let (rounded, block_len) = (ty.rounds_when_decoded(), ty.block_len());
+        Weights { w, o, plus, scales, rounded, share, plain_scales, block_len }
     }
 
     /// Sums of the rows; with units where sums may be exact. Where there are offset parts their bits count as well: a
@@ -143,13 +156,30 @@ impl Weights {
         self.plus.as_ref().map_or(self.w.view(), |plus| plus.view())
     }
 
-    /// What a quantiser's envelope needs of a row, by activation block.
-    pub(super) fn blocks(&self, row: usize) -> Vec<WeightBlock> {
-        let (w, o) = (self.w.row(row), self.o.as_ref().map(|o| o.row(row)));
+    /// What a quantiser's envelope needs of a row, by activation block; `codes` are p where it stores sums of activations.
+    pub(super) fn blocks(&self, quantiser: &Quantiser, codes: Option<&Array2<f64>>, row: usize) -> Vec<WeightBlock> {
+        let (p, o) = (codes.unwrap_or(&self.w).row(row), self.o.as_ref().map(|o| o.row(row)));
         let offsets = o.as_ref().and_then(|o| o.as_slice()).map(|o| o.chunks(ACTIVATION_BLOCK));
         let offsets = offsets.into_iter().flatten().map(Some).chain(std::iter::repeat(None));
-        let blocks = w.as_slice().unwrap_or_default().chunks(ACTIVATION_BLOCK);
-        blocks.zip(offsets).map(|(w, o)| WeightBlock::new(w, o.unwrap_or_default())).collect()
+        let blocks = p.as_slice().unwrap_or_default().chunks(ACTIVATION_BLOCK);
+        let block = |(i, (p, offsets)): (usize, (&[f64], Option<&[f64]>))| {
+            let mut block = WeightBlock::new(p, offsets.unwrap_or_default());
+            if self.share.is_some() && quantiser.parts.sums_of_values {
+                // p is 8/7 of w or less, or zero where w is the offset part alone.
+                block.offset = p.iter().fold(f64::INFINITY, |least, w| least.min(w.abs()));
+                (block.sum, block.largest) = (block.sum * 8.0 / 7.0, block.largest * 8.0 / 7.0);
+                block.squares *= 64.0 / 49.0;
+            }
+            let of_type = i * ACTIVATION_BLOCK / self.block_len;
+            block.has_plain_scales = self.plain_scales[row].get(of_type).is_some_and(|plain| *plain);
+            block
+        };
+        blocks.zip(offsets).enumerate().map(block).collect()
+    }
+
+    /// p, where a quantiser's errors meet it and not w, and where it is known.
+    pub(super) fn codes(&self, quantiser: &Quantiser) -> Option<Array2<f64>> {
+        self.o.as_ref().filter(|_| quantiser.parts.sums_of_values).map(|o| &self.w - o)
     }
 
     /// The offset parts by activation block, `[rows][blocks]`, for types that have one in a block.

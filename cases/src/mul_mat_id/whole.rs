@@ -16,15 +16,15 @@
 use std::collections::BTreeSet;
 
 use ndarray::linalg::general_mat_mul;
-use ndarray::{Array2, ArrayView1};
+use ndarray::{Array2, ArrayView1, Axis};
 use rayon::prelude::*;
 
 use super::exact::ACTIVATION_BLOCK;
-use super::quantise::Block;
+use super::quantise::{self, Block};
 use super::rows::RowSums;
 use super::tiles::{Column, Tile, Walk};
 use crate::judge::{Check, Failure};
-use crate::model::{Activations, Conversion, Model};
+use crate::model::{Activations, Conversion, Model, Quantiser, Scales};
 
 /// Standard deviations beyond which `scale` and `bias` fail: healthy runs stay below 4.
 const LIMIT: f64 = 7.0;
@@ -68,16 +68,16 @@ pub(super) enum Shared<'a> {
     Quantised {
         /// Blocks of each activation row.
         blocks: &'a [Vec<Block>],
-        /// Relative error of a stored scale.
-        relative: f64,
+        /// The quantiser.
+        quantiser: Quantiser,
     },
 }
 
 impl<'a> Shared<'a> {
     /// What outputs share under a model; `blocks` are those of its quantiser, unless its codes are known.
-    pub(super) fn of(model: &Model, blocks: Option<&'a [Vec<Block>]>, relative: f64) -> Self {
+    pub(super) fn of(model: &Model, blocks: Option<&'a [Vec<Block>]>) -> Self {
         match (model.activations, blocks) {
-            (Activations::Quantised(_), Some(blocks)) => Shared::Quantised { blocks, relative },
+            (Activations::Quantised(quantiser), Some(blocks)) => Shared::Quantised { blocks, quantiser },
             (Activations::Quantised(_), None) => Shared::Nothing,
             (Activations::Converted(Conversion::None), _) if model.weights == Conversion::None => Shared::Nothing,
             (Activations::Converted(activations), _) => {
@@ -98,7 +98,8 @@ impl Shared<'_> {
                 let variance = |x: f64| u * u * x * x / 6.0 + near_zero(x);
                 g.iter().zip(x).map(|(g, x)| variance(f64::from(*x)) * g * g).sum()
             }
-            Shared::Quantised { blocks, relative } => {
+            Shared::Quantised { blocks, quantiser } => {
+                let relative = quantise::relative_error(quantiser);
                 let of_block = |((g, x), block): ((&[f64], &[f32]), &Block)| {
                     let steps: f64 = g.iter().map(|g| g * g).sum::<f64>() * block.step() * block.step() / 12.0;
                     let along: f64 = g.iter().zip(x).map(|(g, x)| g * f64::from(*x)).sum();
@@ -274,6 +275,12 @@ fn shared_variances(operands: &Operands<'_>, shared: &Shared<'_>, c: [&[f64]; 2]
         let tiles = operands.walk.tiles(usize::MAX).map(|tile| of_weights(operands, variance, &tile, c));
         tiles.collect::<Vec<_>>().into_iter().for_each(|of_tile| add(&mut variances, of_tile));
     }
+    if let Shared::Quantised { quantiser, .. } = shared
+        && quantiser.parts.scales == Scales::HalfWeights
+    {
+        let tiles = operands.walk.tiles(usize::MAX).map(|tile| of_scales(operands, quantiser, &tile, c));
+        tiles.collect::<Vec<_>>().into_iter().for_each(|of_tile| add(&mut variances, of_tile));
+    }
     variances
 }
 
@@ -296,6 +303,25 @@ fn of_weights(operands: &Operands<'_>, variance: impl Fn(f64) -> f64, tile: &Til
     c.map(|c| {
         let along = coefficients(c, tile, m).t().dot(&x);
         weights.w.iter().zip(&along).map(|(w, h)| variance(*w) * h * h).sum()
+    })
+}
+
+/// The errors of scales and minima of stored weights that are rounded to f16, by block of 32.
+fn of_scales(operands: &Operands<'_>, quantiser: &Quantiser, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
+    let (m, x_rows, weights) = (operands.walk.case.m, operands.walk.x_rows(&tile.column), operands.walk.decode(tile));
+    let k = weights.w.ncols();
+    let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
+    let x = Array2::from_shape_fn((x_rows.len(), k), x_of);
+    let codes = weights.codes(quantiser);
+    let parts = [Some(codes.as_ref().unwrap_or(&weights.w)), weights.o.as_ref()];
+    c.map(|c| {
+        let along = coefficients(c, tile, m).t().dot(&x);
+        let of_part = |part: &Array2<f64>| -> f64 {
+            let products = part * &along;
+            let blocks = products.axis_chunks_iter(Axis(1), ACTIVATION_BLOCK);
+            blocks.map(|block| block.sum_axis(Axis(1)).iter().map(|sum| sum * sum).sum::<f64>()).sum()
+        };
+        parts.into_iter().flatten().map(of_part).sum::<f64>() * 2f64.powi(-22) / 3.0
     })
 }
 
@@ -354,11 +380,16 @@ impl Gradient {
         let (walk, x_rows) = (&operands.walk, operands.walk.x_rows(column));
         let zeros = || Array2::zeros((column.slots.len(), walk.case.k));
         let mut gradient = Gradient { activations: [zeros(), zeros()], offsets: [0.0; 2] };
+        let quantiser = match shared {
+            Shared::Quantised { quantiser, .. } => Some(quantiser),
+            _ => None,
+        };
         for tile in walk.tiles_of(column) {
-            let weights = walk.decode(&tile);
+            let weights = walk.decode_parts(&tile, quantiser.is_some_and(|q| q.parts.centres));
+            let codes = quantiser.and_then(|q| weights.codes(q));
             for (which, c) in c.iter().enumerate() {
                 let c = coefficients(c, &tile, walk.case.m);
-                general_mat_mul(1.0, &c, &weights.w, 1.0, &mut gradient.activations[which]);
+                general_mat_mul(1.0, &c, codes.as_ref().unwrap_or(&weights.w), 1.0, &mut gradient.activations[which]);
                 if let (Shared::Quantised { blocks, .. }, Some(offsets)) = (shared, weights.block_offsets()) {
                     let errors = c.indexed_iter().filter(|(_, c)| **c != 0.0);
                     gradient.offsets[which] +=

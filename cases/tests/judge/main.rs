@@ -6,6 +6,7 @@
 mod arithmetic;
 mod bench;
 mod by_build;
+mod ggml_cuda;
 mod staged;
 mod top_k;
 mod whole;

@@ -24,7 +24,8 @@ pub struct Expectation {
     pub device: Pattern,
     /// The ids of its cases: those that any of these selects.
     pub cases: Vec<Filter>,
-    /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, or fail twice.
+    /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, be inconclusive where
+    /// a pass would say nothing, or fail twice.
     pub verdict: Verdict,
     /// The only checks that may fail, at least one of them; any where none is named. One bug often shows in several,
     /// and in which of them depends on the case.
@@ -67,7 +68,7 @@ impl Expectation {
     }
 
     fn verdict_fits(&self, got: Verdict) -> bool {
-        let comes_and_goes = matches!(got, Verdict::Pass | Verdict::Fail);
+        let comes_and_goes = matches!(got, Verdict::Pass | Verdict::Inconclusive | Verdict::Fail);
         got == self.verdict || self.verdict == Verdict::Flaky && comes_and_goes
     }
 
@@ -190,6 +191,7 @@ mod tests {
             (&["* * flaky:order"], "flaky:order", "reason 1"),
             (&["* * flaky:order"], "fail:order", "reason 1"),
             (&["* * flaky:order"], "pass", "reason 1"),
+            (&["* * flaky:order"], "inconclusive", "reason 1"),
             (&["* * flaky:order"], "flaky:inputs", "expected flaky of 'order', but 'inputs' fails (e.toml, entry 1)"),
             (&["* * flaky"], "crash", "expected flaky, but it ends with 'crash' (e.toml, entry 1)"),
             // The first that speaks of a result decides, fit or not: an exception stands above the rule.

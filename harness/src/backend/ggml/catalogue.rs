@@ -261,6 +261,7 @@ fn kernels(registry: &str, features: &str, has_forward_select: bool) -> Kernels 
     match registry {
         "Vulkan" if has_forward_select => Kernels::GgmlVulkan,
         "Vulkan" => Kernels::GgmlVulkanTilesFromTwo,
+        "CUDA" => Kernels::GgmlCuda,
         "CPU" if features.split(' ').any(|f| f == "AVX=1") => Kernels::GgmlCpuAvx,
         "CPU" if cfg!(target_arch = "x86_64") => Kernels::GgmlCpuPlain,
         _ => Kernels::Unknown,
@@ -300,7 +301,8 @@ mod tests {
         assert_ne!(kernels("CPU", "SSE3=1 AVX_VNNI=1", true), Kernels::GgmlCpuAvx);
         assert_eq!(kernels("Vulkan", "", true), Kernels::GgmlVulkan);
         assert_eq!(kernels("Vulkan", "", false), Kernels::GgmlVulkanTilesFromTwo);
-        assert_eq!(kernels("CUDA", "", true), Kernels::Unknown);
+        assert_eq!(kernels("CUDA", "", true), Kernels::GgmlCuda);
+        assert_eq!(kernels("MTL", "", true), Kernels::Unknown);
     }
 
     #[test]
