@@ -1,6 +1,5 @@
 //! `conform run`
 
-use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
@@ -122,19 +121,9 @@ fn selection(
         let in_time = move |_: &Case| started.elapsed() < time;
         return Ok((Box::new(s.profile.cases(seed, u64::MAX).take_while(in_time).filter(wanted)), None, seed));
     }
-    let Selected { mut cases, seed } = select(s)?;
-    // Begun last, a long case would keep one lane busy when all others have nothing left.
-    cases.sort_by_cached_key(|case| Reverse(length(case)));
+    let Selected { cases, seed } = select(s)?;
     let total = cases.len() as u64;
     Ok((Box::new(cases.into_iter()), Some(total), seed))
-}
-
-/// How long a case takes, as a power of two; 0 for all that are done in less than a second or so.
-fn length(case: &Case) -> u32 {
-    /// Multiply-adds and elements.
-    const SHORT: u64 = 1 << 25;
-    let cost = case.body().cost();
-    (cost.operations.saturating_add(cost.input_elements) / SHORT).checked_ilog2().map_or(0, |power| power + 1)
 }
 
 fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, seed: u64) -> String {
