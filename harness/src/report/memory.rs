@@ -10,16 +10,19 @@ use crate::backend::DeviceMemory;
 /// Memory of a device that was in use between cases: the least of some results, since other workers hold theirs.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct MemoryInUse {
-    /// Bytes, in the first results.
-    pub at_first: u64,
-    /// Bytes, in the last ones.
-    pub at_last: u64,
+    /// Bytes, after a fifth of the run: by then all workers have opened the device.
+    pub early: u64,
+    /// Bytes, in the last results.
+    pub late: u64,
     /// All that the device has.
     pub total: u64,
+    /// The least of each [`WINDOW`] results.
     #[serde(skip)]
-    results: usize,
+    least: Vec<u64>,
     #[serde(skip)]
     latest: VecDeque<u64>,
+    #[serde(skip)]
+    results: usize,
 }
 
 /// Results among which the least memory in use is looked for.
@@ -29,23 +32,24 @@ impl MemoryInUse {
     /// Counts what was in use after a case.
     pub fn add(&mut self, memory: DeviceMemory) {
         self.total = memory.total;
-        self.results += 1;
         self.latest.push_back(memory.used());
         if self.latest.len() > WINDOW {
             self.latest.pop_front();
         }
-        self.at_last = self.latest.iter().copied().min().unwrap_or_default();
-        if self.results <= WINDOW {
-            self.at_first = self.at_last;
+        self.late = self.latest.iter().copied().min().unwrap_or_default();
+        self.results += 1;
+        if self.results.is_multiple_of(WINDOW) {
+            self.least.push(self.late);
         }
+        self.early = self.least.get(self.least.len() / 5).copied().unwrap_or(self.late);
     }
 }
 
 impl fmt::Display for MemoryInUse {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mib = |bytes: u64| bytes >> 20;
-        let (first, last, total) = (mib(self.at_first), mib(self.at_last), mib(self.total));
-        write!(f, "{first} MiB at first, {last} MiB at last, of {total} MiB")
+        let (early, late, total) = (mib(self.early), mib(self.late), mib(self.total));
+        write!(f, "{early} MiB after a fifth of the run, {late} MiB at its end, of {total} MiB")
     }
 }
 
@@ -54,12 +58,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_least_of_the_first_and_of_the_last_results() {
+    fn what_is_lost_over_a_run_shows() {
         let mut in_use = MemoryInUse::default();
-        let mut add = |used: u64| in_use.add(DeviceMemory { free: 1000 - used, total: 1000 });
-        // Other workers hold some in between; 100 bytes are lost on the way.
-        (0..WINDOW as u64).for_each(|i| add(10 + i % 7));
-        (0..WINDOW as u64).for_each(|i| add(110 + i % 5));
-        assert_eq!((in_use.at_first, in_use.at_last, in_use.total), (10, 110, 1000));
+        let mut add = |used: u64| in_use.add(DeviceMemory { free: 10_000 - used, total: 10_000 });
+        // Workers that are still opening the device, then others that hold some in between, and 8 bytes lost in each case.
+        (0..WINDOW as u64).for_each(&mut add);
+        (0..9 * WINDOW as u64).for_each(|i| add(1000 + 8 * i + i % 7));
+        assert_eq!((in_use.early, in_use.late, in_use.total), (1401, 4201, 10_000));
     }
 }

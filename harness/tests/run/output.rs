@@ -116,7 +116,11 @@ fn memory_that_is_not_given_back_is_seen() {
     let out = dir.path().join("out");
     let run = ["run", NORMAL, SORT, "--device", "fake-0", "--jobs", "1", "--out", out.to_str().unwrap()];
     let ended = conform(run).fake("leak=1048576").end().with(0);
-    assert!(ended.stdout.contains("memory in use on fake-0: 1 MiB at first"), "{}", ended.stdout);
+    assert!(
+        ended.stdout.contains("memory in use on fake-0: 1 MiB after a fifth of the run, 1 MiB at its end, of 1024 MiB"),
+        "{}",
+        ended.stdout
+    );
     let results = fs::read_to_string(out.join("results.jsonl")).unwrap();
     let used: Vec<u64> = results
         .lines()
