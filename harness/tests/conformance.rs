@@ -139,11 +139,17 @@ fn trial(slot: &Slot, group: &str, slots: &[Slot]) -> Result<Completion, Failed>
     if of_slot.is_empty() {
         return absent(format!("there is no device of {}", slot.name));
     }
-    let devices: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
-    if devices.is_empty() {
+    let selected: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
+    if selected.is_empty() {
+        let keys = slots.iter().flat_map(|slot| devices(slot).unwrap_or_default()).map(|found| found.info.key);
+        let keys: Vec<String> = keys.collect();
+        // Whoever names a device wants it tested: a name that is none must not pass for a test of nothing.
+        if !keys.iter().any(|key| wanted.matches(key)) {
+            return Err(format!("CONFORM_DEVICE={wanted} selects no device; found: {}", keys.join(", ")).into());
+        }
         return absent(format!("CONFORM_DEVICE={wanted} selects none of it"));
     }
-    judge(devices, group, is_required)
+    judge(selected, group, is_required)
 }
 
 /// The slots that must have a device here. A name that is none would require nothing, unseen.

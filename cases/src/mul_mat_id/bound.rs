@@ -138,7 +138,7 @@ impl Rules {
             sums_codes: model.scales_sums && ty == ElemType::Mxfp4,
             least_x: least(activations),
             least_w: least(model.weights),
-            loses_infinities: has_f16_sums || model.weights == Conversion::F16,
+            loses_infinities: has_f16_sums || [activations, model.weights].contains(&Conversion::F16),
             model: model.clone(),
         }
     }

@@ -29,6 +29,11 @@ pub struct MemoryInUse {
 const WINDOW: usize = 50;
 
 impl MemoryInUse {
+    /// Whether there are results enough to compare.
+    pub fn is_telling(&self) -> bool {
+        self.results >= 2 * WINDOW
+    }
+
     /// Counts what was in use after a case.
     pub fn add(&mut self, memory: DeviceMemory) {
         self.total = memory.total;
@@ -64,6 +69,7 @@ mod tests {
         // Workers that are still opening the device, then others that hold some in between, and 8 bytes lost in each case.
         (0..WINDOW as u64).for_each(&mut add);
         (0..9 * WINDOW as u64).for_each(|i| add(1000 + 8 * i + i % 7));
+        assert!(in_use.is_telling() && !MemoryInUse::default().is_telling());
         assert_eq!((in_use.early, in_use.late, in_use.total), (1401, 4201, 10_000));
     }
 }

@@ -255,7 +255,7 @@ impl Summary {
 
     /// Whether memory of devices was lost.
     fn memory_in_use(&self, text: &mut String) {
-        for (device, memory) in &self.memory {
+        for (device, memory) in self.memory.iter().filter(|(_, memory)| memory.is_telling()) {
             push(text, format_args!("\nmemory in use on {device}: {memory}\n"));
         }
     }

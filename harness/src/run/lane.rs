@@ -67,12 +67,11 @@ fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dy
         Ok(results) => results,
         Err(why) => return emit(Event::Skipped { case: prepared.case.id(), why }),
     };
-    let room = pool.reserve(prepared.device_bytes());
+    let _held = pool.reserve(prepared.device_bytes());
     while let Some(mut supervisor) = pool.take() {
         let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, patience);
         let has_result = result.is_some();
         if let Some(result) = result {
-            result.memory.into_iter().for_each(|memory| room.is_left(memory));
             emit(Event::Result(result));
         }
         let Some(none) = lost else {
@@ -143,6 +142,9 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
         Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),
         Attempt::Died(death) => (died(prepared, &info.key, death), WorkerTimes::default()),
         Attempt::Ran { outcome, times, memory, incident } => {
+            if let Some(memory) = memory {
+                pool.told(memory, prepared.device_bytes());
+            }
             let mut result = match outcome {
                 Outcome::Unsupported { why } => {
                     CaseResult::bare(&prepared.plan.case, &info.key, Verdict::Unsupported, Some(why))
