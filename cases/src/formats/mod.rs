@@ -7,16 +7,17 @@
 //! of [`by_build`] are decoded by the build under test, and by nothing here.
 
 pub mod by_build;
+mod decode;
 mod k_quants;
 mod legacy;
 mod mxfp4;
 mod parts;
 
-use half::{bf16, f16};
-use pulp::{Arch, NullaryFnOnce};
+use pulp::Arch;
 use serde::{Deserialize, Serialize};
 
 use by_build::ByBuild;
+use decode::Decode;
 use k_quants::{q4_k, q6_k};
 use legacy::Layout;
 pub use mxfp4::{E2M1, decode_scale as mxfp4_scale};
@@ -365,57 +366,9 @@ impl ElemType {
     }
 }
 
-/// Decoding, compiled once for each set of vector instructions.
-struct Decode<'a> {
-    ty: ElemType,
-    blocks: &'a [u8],
-    out: &'a mut [f64],
-}
-
-impl NullaryFnOnce for Decode<'_> {
-    type Output = ();
-
-    #[inline(always)]
-    fn call(self) {
-        let Decode { ty, blocks, out } = self;
-        debug_assert_eq!(ty.row_bytes(out.len()), blocks.len());
-        match ty {
-            ElemType::F32 => decode_with(blocks, out, |b| f64::from(f32::from_le_bytes(b))),
-            ElemType::F16 => decode_with(blocks, out, |b| f16::from_le_bytes(b).to_f64()),
-            ElemType::Bf16 => decode_with(blocks, out, |b| bf16::from_le_bytes(b).to_f64()),
-            ElemType::I32 => decode_with(blocks, out, |b| f64::from(i32::from_le_bytes(b))),
-            ElemType::U16 => decode_with(blocks, out, |b| f64::from(u16::from_le_bytes(b))),
-            ElemType::U32 => decode_with(blocks, out, |b| f64::from(u32::from_le_bytes(b))),
-            ElemType::U64 => decode_with(blocks, out, |b| u64::from_le_bytes(b) as f64),
-            ElemType::Mxfp4 => ty.each_block(blocks, out, mxfp4::decode),
-            ElemType::Q4K => ty.each_block(blocks, out, q4_k::decode),
-            ElemType::Q6K => ty.each_block(blocks, out, q6_k::decode),
-            ElemType::Q4_0 | ElemType::Q4_1 | ElemType::Q5_0 | ElemType::Q5_1 | ElemType::Q8_0 => {
-                if let Some(layout) = ty.layout() {
-                    ty.each_block(
-                        blocks,
-                        out,
-                        #[inline(always)]
-                        |b, o| layout.decode(b, o),
-                    );
-                }
-            }
-            _ => out.fill(f64::NAN),
-        }
-    }
-}
-
 impl std::fmt::Display for ElemType {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.write_str(self.name())
-    }
-}
-
-#[inline(always)]
-fn decode_with<const N: usize>(bytes: &[u8], out: &mut [f64], get: impl Fn([u8; N]) -> f64) {
-    let (elements, _) = bytes.as_chunks::<N>();
-    for (o, b) in out.iter_mut().zip(elements) {
-        *o = get(*b);
     }
 }
 
