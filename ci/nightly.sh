@@ -29,6 +29,8 @@ part 'smoke on lavapipe' ci/lavapipe.sh --out "$out/ggml-vulkan"
 part 'a fresh seed on rusticl and PoCL' env RUSTICL_ENABLE=llvmpipe $conform run --profile random \
     --time "${NIGHTLY_TIME:-30m}" --device cpu --device 'opencl-rusticl-*' --device 'opencl-pocl-*' \
     --expect ci/expectations/rusticl.toml --out "$out/opencl"
+part "kernels on Intel's OpenCL" env OCL_ICD_VENDORS="$intel" CONFORM_REQUIRE=opencl-intel \
+    cargo test --release --locked -p conform-harness --test opencl_kernels
 part "a fresh seed on Intel's OpenCL, in f32 and in f16" env OCL_ICD_VENDORS="$intel" $conform run --profile random \
     --time "${NIGHTLY_TIME:-30m}" --device opencl-intel-0 --device opencl-intel-0+f16 --out "$out/opencl-intel"
 

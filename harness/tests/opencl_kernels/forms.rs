@@ -15,6 +15,8 @@ fn found(what: &str, has: impl Fn(&DeviceInfo) -> bool) -> Option<String> {
     };
     let key = devices.into_iter().find(has).map(|d| d.key);
     if key.is_none() {
+        let required = std::env::var("CONFORM_REQUIRE").unwrap_or_default();
+        assert!(!required.contains("opencl-intel"), "Intel's OpenCL is required here, and no device has {what}");
         println!("no OpenCL device here has {what}: nothing ran");
     }
     key
