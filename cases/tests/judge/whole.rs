@@ -76,7 +76,11 @@ fn over_quantised(plan: &Plan, inputs: &Inputs<'_>) -> Vec<Option<u32>> {
 }
 
 fn bench(ty: &str, k: usize, data: &str, seed: usize, kernels: Kernels) -> Bench {
-    let id = format!("mul_mat_id/w={ty},x=f32,e=4,u=2,m=24,n=24,k={k},b=2/route=shuffle,data={data}/v1-{seed:x}");
+    bench_of(&format!("w={ty},x=f32,e=4,u=2,m=24,n=24,k={k},b=2"), data, seed, kernels)
+}
+
+fn bench_of(params: &str, data: &str, seed: usize, kernels: Kernels) -> Bench {
+    let id = format!("mul_mat_id/{params}/route=shuffle,data={data}/v1-{seed:x}");
     Bench::with(id.parse().unwrap(), Capabilities { kernels, ..OWN }, over_quantised)
 }
 
@@ -113,6 +117,18 @@ fn a_small_factor_is_seen_by_the_whole() {
         if ty != "f32" {
             assert!(!failed.contains(&"values".to_owned()), "{ty}: each element is inside its envelope");
         }
+    }
+}
+
+/// Both experts of a token multiply the same activations, and so share their errors.
+#[test]
+fn a_small_factor_is_seen_where_experts_share_rows() {
+    for (ty, factor) in [("q4_0", 1.0), ("q8_0", 1.0), ("q4_0", 1.002), ("q8_0", 1.002)] {
+        let params = format!("w={ty},x=f32,e=4,u=2,m=24,n=24,k=320");
+        let mut bench = bench_of(&params, "normal", 7, Kernels::GgmlRepack);
+        bench.edit_floats(|v| v.iter_mut().for_each(|v| *v *= factor));
+        let seen = if factor == 1.0 { vec![] } else { vec!["scale".to_owned()] };
+        assert_eq!(bench.all_failed(), seen, "{ty} {factor}");
     }
 }
 
