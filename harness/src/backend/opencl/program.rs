@@ -175,8 +175,8 @@ fn options(language: &str) -> String {
 /// Compiles one source for the device of `context`.
 pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Result<Program, DeviceError> {
     let file = format!("{}.cl", source.name);
-    let mut program =
-        Program::create_from_source(context, &source.text).map_err(failed("clCreateProgramWithSource", &file))?;
+    let mut program = Program::create_from_source(context, &included(&source.text))
+        .map_err(failed("clCreateProgramWithSource", &file))?;
     if let Err(e) = program.build(context.devices(), &options(forms.language(source.name))) {
         let log = match e.0 {
             CL_BUILD_PROGRAM_FAILURE => program.get_build_log(context.default_device()).unwrap_or_default(),
@@ -185,6 +185,19 @@ pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Resul
         return Err(DeviceError(format!("clBuildProgram {file}: {e}{}", first_error(&log))));
     }
     Ok(program)
+}
+
+/// A kernel file with the header that it includes, if it does: no OpenCL compiler finds one by itself.
+fn included(text: &str) -> Cow<'_, str> {
+    const LINE: &str = "#include \"mxfp4.clh\"\n";
+    match text.split_once(LINE) {
+        Some((before, after)) => {
+            // Errors keep the line numbers of the file.
+            let next = before.lines().count() + 2;
+            Cow::Owned(format!("{before}{}#line {next}\n{after}", include_str!("kernels/mxfp4.clh")))
+        }
+        None => Cow::Borrowed(text),
+    }
 }
 
 /// What a build log complains of first, or nothing.
@@ -197,6 +210,15 @@ fn first_error(log: &str) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_header_is_put_in_place_and_lines_keep_their_numbers() {
+        let text = included("a\nb\n#include \"mxfp4.clh\"\nc\n");
+        assert!(text.starts_with("a\nb\n// What an MXFP4 block means") && text.ends_with("}\n#line 4\nc\n"), "{text}");
+        assert_eq!(included("a\n"), "a\n");
+        let users = SOURCES.iter().filter(|s| matches!(included(&s.text), Cow::Owned(_))).map(|s| s.name);
+        assert_eq!(users.collect::<Vec<_>>(), ["gemm", "gemm_half", "gemv", "gemv_subgroups"]);
+    }
 
     #[test]
     fn the_first_error_of_a_log_is_found() {

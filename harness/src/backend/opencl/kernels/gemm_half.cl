@@ -8,7 +8,8 @@
 // time. Each work-item has one row and a running sum per slot; the activations of a step are shared in local memory,
 // rounded to f16.
 //
-// Arithmetic: w = code * scale, rounded to f16 once: exact from 2^-24 to 65504, beyond that infinite, below it zero.
+// Arithmetic: w = code * scale, rounded to f16 once: exact from 2^-23 to 65504, beyond that infinite; nearer to
+// zero it is rounded, and zero from 2^-25 down.
 // TOGETHER products are added in f16, in order, one rounded product and one rounded addition each; these sums are added
 // in f32, in order. A result depends neither on the slot's place in its tile nor on the tile.
 // Guarded: as in gemm.
@@ -19,14 +20,7 @@
 // Products that are added in f16: those of one word of codes.
 #define TOGETHER 8
 
-__constant float E2M1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-
-// The scale 2^(e - 127): byte 0 is subnormal, byte 255 is NaN.
-float e8m0(const uint e)
-{
-    return as_float(e == 0 ? 0x00400000u : e == 255 ? 0x7fc00000u : e << 23);
-}
+#include "mxfp4.clh"
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void gemm_half(__global const uchar *scale, __global const uint *code, const uint k, const uint rows,

@@ -18,14 +18,7 @@
 #endif
 #pragma OPENCL FP_CONTRACT OFF
 
-__constant float E2M1[16] = {0.0f,  0.5f,  1.0f,  1.5f,  2.0f,  3.0f,  4.0f,  6.0f,
-                             -0.0f, -0.5f, -1.0f, -1.5f, -2.0f, -3.0f, -4.0f, -6.0f};
-
-// The scale 2^(e - 127): byte 0 is subnormal, byte 255 is NaN.
-float e8m0(const uint e)
-{
-    return as_float(e == 0 ? 0x00400000u : e == 255 ? 0x7fc00000u : e << 23);
-}
+#include "mxfp4.clh"
 
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
 void gemv_subgroups(__global const uchar *scale, __global const uint *code, const uint k, const uint rows,
