@@ -120,6 +120,16 @@ pub(super) struct Operands<'a> {
     pub(super) x_rows: &'a [RowSums],
 }
 
+impl Operands<'_> {
+    /// Σ c·x over the slots of a tile, by row and column of its weights, for two sets of coefficients.
+    fn along(&self, tile: &Tile<'_>, c: [&[f64]; 2]) -> [Array2<f64>; 2] {
+        let (case, x_rows) = (self.walk.case, self.walk.x_rows(&tile.column));
+        let x_of = |(slot, column): (usize, usize)| f64::from(self.x[x_rows[slot] * case.k + column]);
+        let x = Array2::from_shape_fn((x_rows.len(), case.k), x_of);
+        c.map(|c| coefficients(c, tile, case.m).t().dot(&x))
+    }
+}
+
 /// The three checks where they cannot be made.
 pub(super) fn not_possible(why: &str) -> Vec<Check> {
     ["scale", "bias", "noise"].map(|name| Check::not_possible(name, why)).into()
@@ -296,26 +306,16 @@ fn coefficients(c: &[f64], tile: &Tile<'_>, m: usize) -> Array2<f64> {
 
 /// The errors of stored weights; `variance` is that of one's conversion.
 fn of_weights(operands: &Operands<'_>, variance: impl Fn(f64) -> f64, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
-    let (m, x_rows, weights) = (operands.walk.case.m, operands.walk.x_rows(&tile.column), operands.walk.decode(tile));
-    let k = weights.w.ncols();
-    let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
-    let x = Array2::from_shape_fn((x_rows.len(), k), x_of);
-    c.map(|c| {
-        let along = coefficients(c, tile, m).t().dot(&x);
-        weights.w.iter().zip(&along).map(|(w, h)| variance(*w) * h * h).sum()
-    })
+    let (weights, along) = (operands.walk.decode(tile), operands.along(tile, c));
+    along.map(|along| weights.w.iter().zip(&along).map(|(w, h)| variance(*w) * h * h).sum())
 }
 
 /// The errors of scales and minima of stored weights that are rounded to f16, by block of 32.
 fn of_scales(operands: &Operands<'_>, quantiser: &Quantiser, tile: &Tile<'_>, c: [&[f64]; 2]) -> [f64; 2] {
-    let (m, x_rows, weights) = (operands.walk.case.m, operands.walk.x_rows(&tile.column), operands.walk.decode(tile));
-    let k = weights.w.ncols();
-    let x_of = |(slot, column): (usize, usize)| f64::from(operands.x[x_rows[slot] * k + column]);
-    let x = Array2::from_shape_fn((x_rows.len(), k), x_of);
+    let (weights, along) = (operands.walk.decode(tile), operands.along(tile, c));
     let codes = weights.codes(quantiser);
     let parts = [Some(codes.as_ref().unwrap_or(&weights.w)), weights.o.as_ref()];
-    c.map(|c| {
-        let along = coefficients(c, tile, m).t().dot(&x);
+    along.map(|along| {
         let of_part = |part: &Array2<f64>| -> f64 {
             let products = part * &along;
             let blocks = products.axis_chunks_iter(Axis(1), ACTIVATION_BLOCK);
