@@ -6,6 +6,18 @@ use conform_cases::inputs::{Decoded, Inputs};
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, decoded_check, judge};
 use conform_cases::plan::{Layout, Order, Plan, Step};
 
+/// Weights that devices multiply with quantised activations, and columns enough for several blocks.
+pub(crate) const QUANTISED: [(&str, usize); 8] = [
+    ("q4_0", 320),
+    ("q4_1", 320),
+    ("q5_0", 320),
+    ("q5_1", 320),
+    ("q8_0", 320),
+    ("mxfp4", 320),
+    ("q4_K", 512),
+    ("q6_K", 512),
+];
+
 pub(crate) const OWN: Capabilities = Capabilities::OWN;
 
 /// A case with the outputs of a plain implementation in both runs.

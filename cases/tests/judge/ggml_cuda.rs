@@ -8,18 +8,7 @@ use conform_cases::model::Kernels;
 use conform_cases::plan::{Plan, Step};
 use half::f16;
 
-use super::bench::{Bench, OWN};
-
-const TYPES: [(&str, usize); 8] = [
-    ("q4_0", 320),
-    ("q4_1", 320),
-    ("q5_0", 320),
-    ("q5_1", 320),
-    ("q8_0", 320),
-    ("mxfp4", 320),
-    ("q4_K", 512),
-    ("q6_K", 512),
-];
+use super::bench::{Bench, OWN, QUANTISED};
 
 fn half(value: f64) -> f64 {
     f64::from(f16::from_f64(value))
@@ -122,7 +111,7 @@ fn bench(ty: &str, n: usize, k: usize, data: &str, seed: usize) -> Bench {
 
 #[test]
 fn its_arithmetic_passes() {
-    for (ty, k) in TYPES {
+    for (ty, k) in QUANTISED {
         for n in [1, 8, 9, 24] {
             for (seed, data) in ["normal", "uniform", "heavy", "zeros", "wide", "narrow", "const"].iter().enumerate() {
                 for seed in [seed, seed + 100, seed + 200] {
@@ -142,7 +131,7 @@ fn its_arithmetic_passes() {
 /// One wrong element, and a factor on all.
 #[test]
 fn faults_are_seen() {
-    for (ty, k) in TYPES {
+    for (ty, k) in QUANTISED {
         for n in [8, 24] {
             let all = |edit: &dyn Fn(&mut [f32])| {
                 let mut bench = bench(ty, n, k, "normal", 7);

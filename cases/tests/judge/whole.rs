@@ -8,19 +8,11 @@ use conform_cases::model::Kernels;
 use conform_cases::plan::{Plan, Step};
 use half::f16;
 
-use super::bench::{Bench, OWN};
+use super::bench::{Bench, OWN, QUANTISED};
 
-const TYPES: [(&str, usize); 9] = [
-    ("f32", 320),
-    ("q4_0", 320),
-    ("q4_1", 320),
-    ("q5_0", 320),
-    ("q5_1", 320),
-    ("q8_0", 320),
-    ("mxfp4", 320),
-    ("q4_K", 512),
-    ("q6_K", 512),
-];
+fn types() -> impl Iterator<Item = (&'static str, usize)> {
+    std::iter::once(("f32", 320)).chain(QUANTISED)
+}
 
 /// Activations as ggml's CPU backend quantises them for a weight type: values and stored sums by block of 32.
 fn quantised(ty: &str, x: &[f32]) -> (Vec<f64>, Vec<f64>) {
@@ -89,7 +81,7 @@ fn what_the_model_says_passes() {
     for kernels in [Kernels::GgmlCpuAvx, Kernels::GgmlRepack, Kernels::Unknown] {
         // A device nobody knows is judged as if it quantised 32 activations together, not 256.
         let known = |ty: &str| kernels != Kernels::Unknown || !ty.ends_with("_K");
-        for (ty, k) in TYPES.into_iter().filter(|(ty, _)| known(ty)) {
+        for (ty, k) in types().filter(|(ty, _)| known(ty)) {
             for (seed, data) in ["normal", "uniform", "heavy", "zeros", "wide", "narrow", "const"].iter().enumerate() {
                 let bench = bench(ty, k, data, seed, kernels);
                 let j = bench.judge();
@@ -107,7 +99,7 @@ fn what_the_model_says_passes() {
 /// 24 rows of two slots of 24 tokens are 1152 outputs: enough to see a factor of 1.002.
 #[test]
 fn a_small_factor_is_seen_by_the_whole() {
-    for (ty, k) in TYPES {
+    for (ty, k) in types() {
         let mut bench = bench(ty, k, "normal", 7, Kernels::GgmlRepack);
         // Minima make the outputs of a row share more of its errors: less averages out.
         let factor = if ty.ends_with("_1") || ty == "q4_K" { 1.01 } else { 1.002 };
