@@ -5,10 +5,11 @@ use std::thread;
 use std::time::Duration;
 
 use glob::Pattern;
-use serde::Serialize;
+use serde::{Deserialize, Serialize};
 
 use crate::backend::ggml::Build;
 use crate::backend::{self, DeviceInfo, Probe};
+use crate::identity::{Listed, Resolved, Rules, resolve};
 use crate::worker::{Launch, OpenError, Worker};
 
 /// How long a backend may take to list its devices.
@@ -23,6 +24,18 @@ pub struct Found {
     pub launch: Launch,
     /// What conform must be told to find it again, as it stands on a command line: `--ggml NAME=DIR`.
     pub told: Option<String>,
+}
+
+impl Found {
+    /// The device's name by its bus id, which is the same whatever its number is.
+    pub fn alias(&self) -> Option<String> {
+        (Rules::default().alias)(&Listed::from(&self.info))
+    }
+
+    /// Whether a glob names it, by its key or its alias.
+    pub fn is_named_by(&self, glob: &Pattern) -> bool {
+        (Rules::default().names)(glob, &self.info.key, self.alias().as_deref())
+    }
 }
 
 /// Whom to ask for devices: a backend, or one build of it that was named.
@@ -50,7 +63,8 @@ impl Source {
 }
 
 /// A backend without devices, or a part of one.
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Missing {
     /// The backend.
     pub backend: String,
@@ -125,12 +139,22 @@ impl Discovery {
     /// The devices that at least one glob matches; all of them without globs. A glob that matches none is an error.
     pub fn select(&self, globs: &[Pattern]) -> Result<Vec<Found>, String> {
         for glob in globs {
-            if !self.found.iter().any(|f| glob.matches(&f.info.key)) {
+            if !self.found.iter().any(|f| f.is_named_by(glob)) {
                 return Err(format!("no device matches '{glob}'; {}", self.describe()));
             }
         }
-        let wanted = |f: &&Found| globs.is_empty() || globs.iter().any(|g| g.matches(&f.info.key));
+        let wanted = |f: &&Found| globs.is_empty() || globs.iter().any(|g| f.is_named_by(g));
         Ok(self.found.iter().filter(wanted).cloned().collect())
+    }
+
+    /// What drivers said of their devices.
+    pub fn listed(&self) -> Vec<Listed> {
+        self.found.iter().map(|f| Listed::from(&f.info)).collect()
+    }
+
+    /// Which devices are one GPU.
+    pub fn resolve(&self) -> Resolved {
+        resolve(&self.listed(), &Rules::default())
     }
 
     /// One line: what there is, and why the rest is missing.

@@ -7,7 +7,7 @@
 //!
 //! - [`backend`]: what executes steps; only worker processes open devices
 //! - [`worker`]: worker processes, seen from both sides
-//! - [`discover`], [`select`]: which devices and cases there are
+//! - [`discover`], [`select`]: which devices and cases there are; [`identity`]: which devices are one GPU
 //! - [`run`]: takes cases through devices
 //! - [`probe`]: what arithmetic devices show
 //! - [`result`]: what comes out
@@ -19,6 +19,7 @@ pub mod backend;
 pub mod cli;
 pub mod discover;
 pub mod expect;
+pub mod identity;
 pub mod probe;
 pub mod report;
 pub mod result;

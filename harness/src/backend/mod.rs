@@ -17,6 +17,8 @@ pub use conform_cases::judge::Capabilities;
 use conform_cases::plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use crate::identity::Claims;
+
 /// A family of devices reached through one API.
 pub trait Driver: Sync {
     /// The backend's name: the first word of its devices' keys.
@@ -76,6 +78,8 @@ pub struct DeviceInfo {
     pub name: String,
     /// Name and version of the driver.
     pub driver: String,
+    /// What the driver says it is: by this one GPU is known through several backends.
+    pub identity: Claims,
     /// Anything else worth recording, in the driver's words.
     #[serde(default)]
     pub properties: BTreeMap<String, String>,
@@ -94,6 +98,11 @@ pub struct DeviceMemory {
 }
 
 impl DeviceMemory {
+    /// What a driver says, unless that can't be: without a total, or with more free than there is, it tells nothing.
+    pub fn told(free: u64, total: u64) -> Option<Self> {
+        (total > 0 && free <= total).then_some(DeviceMemory { free, total })
+    }
+
     /// What is in use.
     pub fn used(self) -> u64 {
         self.total.saturating_sub(self.free)

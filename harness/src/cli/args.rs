@@ -7,6 +7,7 @@ use clap::{Args as ClapArgs, Parser, Subcommand};
 use conform_cases::profile::Profile;
 
 use crate::backend::ggml::Build;
+use crate::identity::Requirement;
 use crate::select::Shard;
 
 /// Conformance tests for GPU inference backends.
@@ -46,12 +47,18 @@ pub(super) struct Devices {
     /// Run exact cases on each device, and say what arithmetic it shows beside what this program takes it to have
     #[arg(long)]
     pub(super) probe: bool,
-    /// Devices to probe, as globs over their keys [default: all that are found]
+    /// Devices to probe, as globs over their keys or their aliases by bus id [default: all that are found]
     #[arg(long, value_name = "GLOB", requires = "probe")]
     pub(super) device: Vec<String>,
     /// How long a device that is probed may take for a case
     #[arg(long, value_name = "DURATION", default_value = "60s", value_parser = duration, requires = "probe")]
     pub(super) timeout: Duration,
+    /// Write what drivers said into a file, which --from shows on any machine
+    #[arg(long, value_name = "FILE")]
+    pub(super) record: Option<PathBuf>,
+    /// Show the devices of a file that --record wrote, and ask no driver
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["ggml", "probe", "record"])]
+    pub(super) from: Option<PathBuf>,
     /// Print JSON
     #[arg(long)]
     pub(super) json: bool,
@@ -110,9 +117,16 @@ pub(super) struct Patience {
 pub(super) struct Run {
     #[command(flatten)]
     pub(super) selection: Selection,
-    /// Devices to run on, as globs over their keys [default: all that are found]
+    /// Devices to run on, as globs over their keys or their aliases by bus id [default: all that are found]
     #[arg(long, value_name = "GLOB")]
     pub(super) device: Vec<String>,
+    /// Run on each GPU once, not through each backend that reaches it
+    #[arg(long)]
+    pub(super) dedupe: bool,
+    /// Don't start unless each device is as said by one of these, and each of these by a device: name=GLOB, pci=ID,
+    /// uuid=ID, driver=GLOB, with commas between
+    #[arg(long, value_name = "KEY=VALUE,..")]
+    pub(super) require: Vec<Requirement>,
     #[command(flatten)]
     pub(super) sources: Sources,
     /// Start no new case after this time; profiles random and ggml-types then draw without end
@@ -145,7 +159,7 @@ pub(super) struct Replay {
     /// Case ids
     #[arg(required = true, value_name = "CASE")]
     pub(super) cases: Vec<String>,
-    /// The devices, as a glob over their keys
+    /// The devices, as a glob over their keys or their aliases by bus id
     #[arg(long, value_name = "GLOB")]
     pub(super) device: String,
     #[command(flatten)]

@@ -1,6 +1,7 @@
 //! The command line: one file a command.
 
 mod args;
+mod choose;
 mod devices;
 mod list;
 mod probe;

@@ -6,13 +6,13 @@ use std::thread;
 use std::time::Instant;
 
 use conform_cases::case::Case;
-use glob::Pattern;
 use serde::Serialize;
 
 use super::args::Run;
+use super::choose::{Asked, Chosen, choose};
 use super::list::{Selected, filters, seed, select};
 use super::{Exit, Outcome, devices, say, say_json};
-use crate::discover::{Discovery, Found};
+use crate::discover::Discovery;
 use crate::expect;
 use crate::report::failure::describe;
 use crate::report::note;
@@ -35,16 +35,18 @@ pub(super) fn run(args: &Run) -> Outcome {
     let expectations = expectations.map_err(|e| format!("--expect: {e}"))?.concat();
     let (mut cases, total, seed): (Box<dyn Iterator<Item = Case> + Send>, Option<u64>, u64) = selection(args, started)?;
     let discovery = devices::find(&args.sources)?;
-    let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
+    let Chosen { found, left_out, asked } = choose(&discovery, &globs, args.dedupe, &args.require)?;
     if found.is_empty() {
         return Err(format!("no device can be run on; {}", discovery.describe()));
     }
     let texts: Vec<&str> = args.selection.filters.iter().map(String::as_str).collect();
     let infos = found.iter().map(|f| &f.info).collect();
+    let required = args.require.iter().map(ToString::to_string).collect();
     let head = RunHead::new(args.selection.profile.word(), seed, texts, infos, &discovery);
+    let head = RunHead { required, left_out, ..head };
     let recorder = args.out.as_ref().map(|dir| Recorder::create(dir, &head)).transpose()?;
     if !args.json {
-        say(&head_text(args, &discovery, &found, total, seed))?;
+        say(&head_text(args, &discovery, &head, total))?;
     }
     let settings = Settings {
         jobs: args.jobs.map_or(Settings::default().jobs, usize::from),
@@ -87,7 +89,7 @@ pub(super) fn run(args: &Run) -> Outcome {
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
     let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());
-    let exit = match exit(&summary, &globs, &discovery) {
+    let exit = match exit(&summary, &asked, &discovery) {
         Exit::Wedged => Exit::Wedged,
         // The rest was run all the same.
         _ if !discovery.refused.is_empty() => Exit::Usage,
@@ -126,11 +128,13 @@ fn selection(
     Ok((Box::new(cases.into_iter()), Some(total), seed))
 }
 
-fn head_text(args: &Run, all: &Discovery, found: &[Found], total: Option<u64>, seed: u64) -> String {
+fn head_text(args: &Run, all: &Discovery, head: &RunHead<'_>, total: Option<u64>) -> String {
     let cases = total.map_or_else(|| "drawn cases".to_owned(), |n| format!("{n} cases"));
     let profile = args.selection.profile;
-    let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", found.len())];
-    lines.extend(found.iter().map(|f| format!("  {}  {} ({})", f.info.key, f.info.name, short(&f.info.driver))));
+    let (seed, devices) = (head.seed, &head.devices);
+    let mut lines = vec![format!("profile {profile}, seed {seed}: {cases} on each of {} device(s)", devices.len())];
+    lines.extend(devices.iter().map(|d| format!("  {}  {} ({})", d.key, d.name, short(&d.driver))));
+    lines.extend(head.left_out.iter().map(|l| format!("  without {}: {} is the same GPU", l.device, l.stands_for_it)));
     lines.extend(all.missing.iter().chain(&all.refused).map(|m| format!("  no {}: {}", m.backend, m.why)));
     lines.join("\n") + "\n"
 }
@@ -207,26 +211,26 @@ impl Listener {
     }
 }
 
-fn exit(summary: &Summary, globs: &[Pattern], all: &Discovery) -> Exit {
+fn exit(summary: &Summary, asked: &[Asked], all: &Discovery) -> Exit {
     if summary.is_wedged() {
         return Exit::Wedged;
     }
     // What was asked for by name must have been judged, and some device in any case.
-    let has_judged = |glob: &Pattern| summary.devices.keys().any(|key| glob.matches(key) && summary.judged(key) > 0);
-    let silent: Vec<&Pattern> = globs.iter().filter(|glob| !has_judged(glob)).collect();
+    let has_judged = |asked: &Asked| asked.keys.iter().any(|key| summary.judged(key) > 0);
+    let silent: Vec<&Asked> = asked.iter().filter(|asked| !has_judged(asked)).collect();
     let nothing_judged = summary.devices.keys().all(|key| summary.judged(key) == 0);
     // A device that was lost has said why.
-    let has_said = |glob: &Pattern| summary.lost.iter().any(|l| glob.matches(&l.device));
-    for glob in silent.iter().filter(|glob| !has_said(glob)) {
+    let has_said = |asked: &Asked| summary.lost.iter().any(|l| asked.keys.contains(&l.device));
+    for Asked { glob, .. } in silent.iter().filter(|asked| !has_said(asked)) {
         note(&format!("{glob} was asked for and judged nothing"));
     }
-    if globs.is_empty() && nothing_judged && summary.lost.is_empty() {
+    if asked.is_empty() && nothing_judged && summary.lost.is_empty() {
         note(
             "no case was judged on any device: see above what is unsupported, and name a device or build that supports it",
         );
     }
     // Every machine has the embedded device.
-    let no_cpu = all.missing.iter().find(|m| m.backend == "cpu" && globs.is_empty());
+    let no_cpu = all.missing.iter().find(|m| m.backend == "cpu" && asked.is_empty());
     if let Some(missing) = no_cpu {
         note(&format!("cpu is missing: {}", missing.why));
     }

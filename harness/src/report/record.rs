@@ -9,13 +9,38 @@ use serde::Serialize;
 
 use crate::backend::DeviceInfo;
 use crate::discover::{Discovery, Missing};
+use crate::identity::Repeated;
 use crate::result::CaseResult;
 
 /// Number of the layout of the files; a reader refuses others.
 pub const SCHEMA: u32 = 1;
 
 /// Environment variables whose names start like this change what devices do, and are recorded.
-const ENVIRONMENT: [&str; 9] = ["CONFORM_", "CUDA_", "GGML_", "GPU_", "MESA_", "OCL_", "POCL_", "RUSTICL_", "VK_"];
+const ENVIRONMENT: [&str; 14] = [
+    "CONFORM_",
+    "CUDA_",
+    "GGML_",
+    "GPU_",
+    "HIP_",
+    "MESA_",
+    "NVIDIA_VISIBLE_",
+    "OCL_",
+    "ONEAPI_",
+    "POCL_",
+    "ROCR_",
+    "RUSTICL_",
+    "VK_",
+    "ZE_",
+];
+
+/// Variables of this process that change what devices do, and which there are.
+pub fn environment() -> BTreeMap<String, String> {
+    let relevant = |(name, _): &(String, String)| ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
+    let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
+        (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
+    };
+    std::env::vars_os().map(lossy).filter(relevant).collect()
+}
 
 /// What is known before the first case.
 #[derive(Debug, Serialize)]
@@ -38,6 +63,12 @@ pub struct RunHead<'a> {
     pub host: String,
     /// Variables that change what devices do.
     pub environment: BTreeMap<String, String>,
+    /// What each device had to be.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub required: Vec<String>,
+    /// Devices that reach a GPU which is judged through another.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub left_out: Vec<Repeated>,
 }
 
 impl<'a> RunHead<'a> {
@@ -49,10 +80,6 @@ impl<'a> RunHead<'a> {
         devices: Vec<&'a DeviceInfo>,
         all: &'a Discovery,
     ) -> Self {
-        let relevant = |(name, _): &(String, String)| ENVIRONMENT.iter().any(|prefix| name.starts_with(prefix));
-        let lossy = |(name, value): (std::ffi::OsString, std::ffi::OsString)| {
-            (name.to_string_lossy().into_owned(), value.to_string_lossy().into_owned())
-        };
         RunHead {
             schema: SCHEMA,
             conform: env!("CARGO_PKG_VERSION"),
@@ -62,7 +89,9 @@ impl<'a> RunHead<'a> {
             devices,
             missing: &all.missing,
             host: format!("{} {}", std::env::consts::OS, std::env::consts::ARCH),
-            environment: std::env::vars_os().map(lossy).filter(relevant).collect(),
+            environment: environment(),
+            required: Vec::new(),
+            left_out: Vec::new(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The worker protocol, version 3: all that is needed to write a worker in another language.
+//! The worker protocol, version 4: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":3,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":4,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -38,7 +38,7 @@
 //! {"type":"probe"}
 //! {"type":"probed","probe":{"missing":"no OpenCL loader (libOpenCL.so.1) on this machine"}}
 //! {"type":"open","device":"fake-0"}
-//! {"type":"opened","info":{"key":"fake-0","backend":"fake","name":"…","driver":"…","properties":{},"capabilities":{"deterministic":true}}}
+//! {"type":"opened","info":{"key":"fake-0","backend":"fake","name":"…","driver":"…","identity":{"driver":"fake","index":0,"pci":"0000:3b:00.0"},"properties":{},"capabilities":{"deterministic":true}}}
 //! {"type":"run","seq":7,"plan":{"case":"…","tensors":[…],"steps":[…]},"layout":{…},"inputs":"/dev/shm/…","results":"/dev/shm/…","poisons":[2143289344,4290772992]}
 //! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…}}
 //! ```
@@ -86,7 +86,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 3;
+pub const PROTOCOL: u32 = 4;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -367,6 +367,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":3,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":4,"program":"p"}"#), Ok("p".into()));
     }
 }

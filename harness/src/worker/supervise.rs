@@ -304,13 +304,18 @@ impl Supervisor {
     /// After a reset another device may answer to the same key; its results would be filed under a wrong name.
     fn recognise(&mut self, worker: &Worker) -> Result<(), NoDevice> {
         let Some(now) = worker.info() else { return Ok(()) };
-        let same =
-            |was: &DeviceInfo| (&was.name, &was.driver, was.capabilities) == (&now.name, &now.driver, now.capabilities);
+        let same = |was: &DeviceInfo| {
+            let (one, other) = (&was.identity, &now.identity);
+            (&was.name, &was.driver, was.capabilities) == (&now.name, &now.driver, now.capabilities)
+                && (one.pci_id(), one.uuid()) == (other.pci_id(), other.uuid())
+        };
         match &self.info {
             None => self.info = Some(now.clone()),
             Some(was) if same(was) => {}
             Some(was) => {
-                let why = format!("it was '{}' ({}) and is now '{}' ({})", was.name, was.driver, now.name, now.driver);
+                let place = |info: &DeviceInfo| info.identity.pci_id().map(|id| format!(", {id}")).unwrap_or_default();
+                let what = |info: &DeviceInfo| format!("'{}' ({}{})", info.name, info.driver, place(info));
+                let why = format!("it was {} and is now {}", what(was), what(now));
                 return Err(self.lose(why));
             }
         }

@@ -71,8 +71,8 @@ int cuDeviceGetName(char *name, int len, int device)
 int cuDeviceGetAttribute(int *value, int attribute, int device)
 {
     (void)device;
-    // 75 and 76 are the two halves of the compute capability.
-    *value = attribute == 75 ? 9 : attribute == 76 ? 0 : 1;
+    // 75 and 76 are the two halves of the compute capability; 18 is whether the GPU is integrated.
+    *value = attribute == 75 ? 9 : attribute == 76 || attribute == 18 ? 0 : 1;
     return 0;
 }
 
@@ -85,7 +85,8 @@ int cuDeviceTotalMem_v2(size_t *bytes, int device)
 
 int cuDeviceGetPCIBusId(char *id, int len, int device)
 {
-    snprintf(id, (size_t)len, "0000:0%d:00.0", device);
+    // As if so many devices before it were hidden.
+    snprintf(id, (size_t)len, "0000:%02X:00.0", 0x3a + device + (int)number("FAKE_HIDDEN", 0));
     return 0;
 }
 

@@ -1,40 +1,13 @@
 //! The host's side on a driver that was compiled for these tests (`driver.c`): what is not there is a reason, and what
 //! fails is told and harms nothing else.
 
-use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Output;
 
 use serde_json::Value;
-use tempfile::TempDir;
 
-/// A folder with the fake driver as the dynamic loader looks for it.
-struct FakeDriver {
-    folder: TempDir,
-}
-
-const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/driver.c");
+use crate::fake::{FakeDriver, conform};
 
 impl FakeDriver {
-    /// Compiles it with the linker's own compiler, which every machine that builds this has.
-    fn new(options: &[&str]) -> Self {
-        let fake = FakeDriver { folder: tempfile::tempdir().unwrap() };
-        let mut cc = Command::new("cc");
-        cc.args(["-shared", "-fPIC", "-w", "-o"]).arg(fake.library()).args(options).arg(SOURCE);
-        assert!(cc.status().unwrap().success());
-        fake
-    }
-
-    /// One library is driver and compiler. The first name that the driver is looked for by.
-    fn library(&self) -> PathBuf {
-        self.folder.path().join("libcuda.so")
-    }
-
-    fn conform(&self, args: &[&str], environment: &[(&str, &str)]) -> Output {
-        conform(self.folder.path(), args, |command| {
-            command.env("CONFORM_NVRTC", self.library()).envs(environment.iter().copied())
-        })
-    }
-
     /// Why there is no CUDA device, in a line.
     fn reason(&self, environment: &[(&str, &str)]) -> String {
         reason(&self.conform(&["devices", "--json"], environment))
@@ -46,12 +19,6 @@ impl FakeDriver {
         let results: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         results.iter().map(|r| (r["verdict"].as_str().unwrap_or_default().to_owned(), r.to_string())).collect()
     }
-}
-
-fn conform(libraries: &Path, args: &[&str], with: impl Fn(&mut Command) -> &mut Command) -> Output {
-    let mut command = Command::new(env!("CARGO_BIN_EXE_conform"));
-    command.args(args).env("LD_LIBRARY_PATH", libraries).env("CONFORM_CUDA_CACHE", "off");
-    with(&mut command).output().unwrap()
 }
 
 fn reason(output: &Output) -> String {
@@ -110,14 +77,15 @@ fn devices_are_described() {
     let found = answer["found"].as_array().unwrap();
     let device = found.iter().find(|d| d["key"] == "cuda-1").unwrap_or_else(|| panic!("{answer}"));
     assert_eq!((&device["name"], &device["driver"]), (&"Fake GPU 1".into(), &"CUDA 13.0, NVRTC 13.0".into()));
-    for (property, value) in [
-        ("compute_capability", "9.0"),
-        ("global_mem", "1073741824"),
-        ("pci_bus", "0000:01:00.0"),
-        ("uuid", "01010101-0101-0101-0101-010101010101"),
-    ] {
+    for (property, value) in [("compute_capability", "9.0"), ("global_mem", "1073741824"), ("pci_attributes", "1:1:1")]
+    {
         assert_eq!(device["properties"][property], value, "{property}");
     }
+    let identity = serde_json::json!({
+        "driver": "cuda", "index": 1, "pci": "0000:3B:00.0", "uuid": "01010101-0101-0101-0101-010101010101",
+        "kind": "discrete", "memory": { "total": 1 << 30 },
+    });
+    assert_eq!((&device["identity"], &device["alias"]), (&identity, &"cuda-pci-0000-3b-00.0".into()));
 }
 
 const LARGE: &str = "argsort/c=16384,r=16/data=uniform/v1-1";

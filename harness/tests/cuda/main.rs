@@ -5,6 +5,7 @@
 #![allow(clippy::unwrap_used, reason = "a test's helpers may panic like the test")]
 
 mod compile;
+mod fake;
 mod host;
 #[path = "../kernels/mod.rs"]
 mod kernels;

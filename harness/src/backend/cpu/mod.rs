@@ -33,6 +33,7 @@ use self::check::Job;
 use self::memory::{Buffer, Scratch};
 pub use self::stages::Stages;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
+use crate::identity::{Claims, Kind};
 
 /// Name of the backend and key of its only device.
 const KEY: &str = "cpu";
@@ -68,6 +69,7 @@ fn describe() -> DeviceInfo {
         backend: KEY.to_owned(),
         name: "embedded reference pipeline".to_owned(),
         driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
+        identity: Claims::new(KEY, 0, Kind::Cpu),
         properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
         capabilities: Capabilities::OWN,
     }

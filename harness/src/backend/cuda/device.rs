@@ -104,7 +104,8 @@ impl Device for CudaDevice {
     }
 
     fn memory(&self) -> Option<DeviceMemory> {
-        self.runtime.enter().and_then(|()| self.runtime.memory()).ok()
+        let DeviceMemory { free, total } = self.runtime.enter().and_then(|()| self.runtime.memory()).ok()?;
+        DeviceMemory::told(free, total)
     }
 }
 

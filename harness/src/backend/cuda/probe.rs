@@ -13,6 +13,7 @@ use super::NAME;
 use super::api::{Api, CUdevice, CUdevice_attribute, Code};
 use super::nvrtc::Nvrtc;
 use crate::backend::{Capabilities, DeviceInfo};
+use crate::identity::{Claims, Kind, MemoryClaim, Uuid};
 
 /// Environment variable that keeps kernels off tensor cores where it is `off`.
 const TENSOR_CORES: &str = "CONFORM_CUDA_TENSOR_CORES";
@@ -81,7 +82,7 @@ impl Asking {
         let name = self.text("cuDeviceGetName", |t, len| unsafe { (api.cuDeviceGetName)(t, len, device) })?;
         // SAFETY: as above.
         let bus = self.text("cuDeviceGetPCIBusId", |t, len| unsafe { (api.cuDeviceGetPCIBusId)(t, len, device) })?;
-        let mut bytes = 0;
+        let mut bytes: usize = 0;
         // SAFETY: the pointer is valid for the call.
         self.check("cuDeviceTotalMem", unsafe { (api.cuDeviceTotalMem_v2)(&mut bytes, device) })?;
         let mut uuid = CUuuid { bytes: [0; 16] };
@@ -94,6 +95,11 @@ impl Asking {
         use CUdevice_attribute as A;
         let major = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MAJOR)?;
         let minor = attribute(A::CU_DEVICE_ATTRIBUTE_COMPUTE_CAPABILITY_MINOR)?;
+        let place = [
+            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_DOMAIN_ID)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_BUS_ID)?,
+            attribute(A::CU_DEVICE_ATTRIBUTE_PCI_DEVICE_ID)?,
+        ];
         let units = attribute(A::CU_DEVICE_ATTRIBUTE_MULTIPROCESSOR_COUNT)?;
         let chip =
             u32::try_from(10 * major + minor).map_err(|_| format!("{name} has compute capability {major}.{minor}"))?;
@@ -101,14 +107,23 @@ impl Asking {
             ("compute_capability", format!("{major}.{minor}")),
             ("compute_units", units.to_string()),
             ("global_mem", bytes.to_string()),
-            ("pci_bus", bus),
-            ("uuid", dashed(uuid)),
+            // What programs make bus ids of that do not ask for one; some drivers have been wrong here.
+            ("pci_attributes", format!("{}:{}:{}", place[0], place[1], place[2])),
         ];
+        let kind = Kind::of_gpu(&name, attribute(A::CU_DEVICE_ATTRIBUTE_INTEGRATED)? != 0);
+        let identity = Claims {
+            pci: Some(bus),
+            uuid: Some(Uuid::from_bytes(uuid.bytes.map(|b| b as u8)).to_string()),
+            // What is free would need a context.
+            memory: MemoryClaim { free: None, total: Some(bytes as u64) },
+            ..Claims::new(NAME, usize::try_from(number).unwrap_or_default(), kind)
+        };
         let info = DeviceInfo {
             key: format!("{NAME}-{number}"),
             backend: NAME.to_owned(),
             name,
             driver: driver.to_owned(),
+            identity,
             properties: properties.into_iter().map(|(k, v)| (k.to_owned(), v)).collect::<BTreeMap<_, _>>(),
             capabilities: Capabilities { kernels: kernels(chip), ..Capabilities::OWN },
         };
@@ -132,12 +147,6 @@ impl Asking {
     }
 }
 
-/// A UUID as people write it.
-fn dashed(uuid: CUuuid) -> String {
-    let hex: String = uuid.bytes.iter().map(|b| format!("{:02x}", *b as u8)).collect();
-    [&hex[..8], &hex[8..12], &hex[12..16], &hex[16..20], &hex[20..]].join("-")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -146,7 +155,5 @@ mod tests {
     fn what_devices_are_told_by() {
         assert_eq!((kernels(75), kernels(80)), (Kernels::Own, Kernels::OwnTensor));
         assert_eq!((dotted(12000), dotted(13020)), ("12.0".to_owned(), "13.2".to_owned()));
-        let uuid = CUuuid { bytes: std::array::from_fn(|i| (i as u8 * 17) as c_char) };
-        assert_eq!(dashed(uuid), "00112233-4455-6677-8899-aabbccddeeff");
     }
 }

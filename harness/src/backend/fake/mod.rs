@@ -58,7 +58,15 @@ impl Driver for Fake {
 
     fn probe(&self) -> Probe {
         match RULES.as_ref() {
-            Ok(_) => Probe::Found(vec![describe(inner().info())]),
+            Ok(rules) => {
+                let asked = |b: &Behaviour| matches!(b, Behaviour::ProbeCrash | Behaviour::ProbeChatter);
+                match rules.draw("", asked) {
+                    Some(Behaviour::ProbeCrash) => std::process::abort(),
+                    Some(_) => print(CHATTER, 20),
+                    None => {}
+                }
+                Probe::Found(vec![describe(inner().info(), rules)])
+            }
             Err(why) => Probe::Missing(why.clone()),
         }
     }
@@ -101,12 +109,13 @@ pub fn protocol_lie(case: &str) -> Option<ProtocolLie> {
     Some(if *drawn == Behaviour::Garbage { ProtocolLie::Garbage } else { ProtocolLie::WrongCase })
 }
 
-fn describe(inner: &DeviceInfo) -> DeviceInfo {
+fn describe(inner: &DeviceInfo, rules: &Rules) -> DeviceInfo {
     DeviceInfo {
         key: KEY.into(),
         backend: NAME.into(),
         name: format!("fake device over {}", inner.name),
         driver: inner.driver.clone(),
+        identity: rules.identity(),
         properties: BTreeMap::new(),
         capabilities: Capabilities { readable_inputs: true, ..inner.capabilities },
     }
@@ -129,7 +138,7 @@ struct FakeDevice {
 
 impl FakeDevice {
     fn new(rules: &'static Rules, inner: Box<dyn Device>) -> Self {
-        let info = describe(inner.info());
+        let info = describe(inner.info(), rules);
         FakeDevice { info, inner, rules, plan: None, active: Vec::new(), written: Vec::new(), runs: 0, leaked: 0 }
     }
 }

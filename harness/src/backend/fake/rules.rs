@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::lies::Lie;
+use crate::identity::{Claims, Kind};
 
 /// The environment variable that holds the rules.
 pub const FAKE: &str = "CONFORM_FAKE";
@@ -42,6 +43,14 @@ pub(super) enum Behaviour {
     Chatter,
     /// A device error while running.
     Error,
+    /// Aborts when it is asked for devices.
+    ProbeCrash,
+    /// Prints what looks like replies when it is asked for devices.
+    ProbeChatter,
+    /// Says that its device has this bus id, and so is a GPU.
+    Pci(String),
+    /// Says that its device has this UUID.
+    Uuid(String),
     /// Cannot be opened.
     RefuseOpen,
     /// Supports nothing.
@@ -57,7 +66,9 @@ pub(super) enum Behaviour {
 impl Behaviour {
     /// True for what happens in a device, between load and free.
     pub(super) fn is_of_device(&self) -> bool {
-        !matches!(self, Behaviour::Garbage | Behaviour::WrongCase | Behaviour::RefuseOpen)
+        use Behaviour as B;
+        let is_of_driver = matches!(self, B::ProbeCrash | B::ProbeChatter | B::Pci(_) | B::Uuid(_) | B::RefuseOpen);
+        !is_of_driver && !matches!(self, B::Garbage | B::WrongCase)
     }
 
     fn parse(text: &str) -> Result<Self, String> {
@@ -73,8 +84,12 @@ impl Behaviour {
             "chatter" => Behaviour::Chatter,
             "error" => Behaviour::Error,
             "refuse-open" => Behaviour::RefuseOpen,
+            "probe-crash" => Behaviour::ProbeCrash,
+            "probe-chatter" => Behaviour::ProbeChatter,
             "unsupported" => Behaviour::Unsupported,
             "touch-input" => Behaviour::TouchInput,
+            "pci" => return Ok(Behaviour::Pci(value.ok_or("pci needs a bus id: pci=0000:3b:00.0")?.to_owned())),
+            "uuid" => return Ok(Behaviour::Uuid(value.ok_or("uuid needs a UUID")?.to_owned())),
             "slow" => {
                 let ms = value.and_then(|v| v.parse().ok()).ok_or("slow needs milliseconds: slow=5")?;
                 return Ok(Behaviour::Slow(Duration::from_millis(ms)));
@@ -135,6 +150,19 @@ impl Rules {
         let all = self.rules.iter().enumerate();
         let drawn = all.filter(|(i, rule)| rule.matches(case, wanted) && self.take_turn(*i, rule));
         drawn.map(|(_, rule)| &rule.behaviour).collect()
+    }
+
+    /// What the driver says its device is.
+    pub(super) fn identity(&self) -> Claims {
+        let mut claims = Claims::new(super::NAME, 0, Kind::Cpu);
+        for rule in &self.rules {
+            match &rule.behaviour {
+                Behaviour::Pci(id) => (claims.pci, claims.kind) = (Some(id.clone()), Kind::Discrete),
+                Behaviour::Uuid(id) => claims.uuid = Some(id.clone()),
+                _ => {}
+            }
+        }
+        claims
     }
 
     fn take_turn(&self, index: usize, rule: &Rule) -> bool {

@@ -143,6 +143,7 @@ functions! {
         ggml_backend_dev_description(*mut Dev) -> *const c_char;
         ggml_backend_dev_memory(*mut Dev, *mut usize, *mut usize);
         ggml_backend_dev_type(*mut Dev) -> c_int;
+        ggml_backend_dev_get_props(*mut Dev, *mut c_void);
         ggml_backend_dev_init(*mut Dev, *const c_char) -> *mut RawBackend;
         ggml_backend_dev_buffer_type(*mut Dev) -> *mut BufferType;
         ggml_backend_dev_supports_op(*mut Dev, *const Tensor) -> bool;

@@ -16,6 +16,7 @@ use conform_cases::model::Kernels;
 
 use super::api::{BufferType, DEVICE_TYPE_CPU, Dev, ExtraBufferTypes, GetFeatures, Reg, SetThreads};
 use super::build::Build;
+use super::identity;
 use super::library::{Ggml, NoModule, text};
 use crate::backend::{Capabilities, DeviceInfo};
 
@@ -142,7 +143,7 @@ impl Backend<'_> {
             let set_threads = unsafe { self.function::<SetThreads>(c"ggml_backend_set_n_threads") };
             // SAFETY: the device has a usual type of buffer.
             let usual = unsafe { (base.ggml_backend_dev_buffer_type)(dev) };
-            let info = self.describe(dev, key, is_cpu, usual);
+            let info = self.describe(dev, index, key, is_cpu, usual);
             for packed in self.packed_buffers(dev) {
                 let mut info = info.clone();
                 let name = self.buffer_type_name(packed);
@@ -159,16 +160,15 @@ impl Backend<'_> {
         entries
     }
 
-    fn describe(&self, dev: *mut Dev, key: String, is_cpu: bool, usual: *mut BufferType) -> DeviceInfo {
+    fn describe(&self, dev: *mut Dev, index: usize, key: String, is_cpu: bool, usual: *mut BufferType) -> DeviceInfo {
         let base = &self.ggml.base;
-        let (mut free, mut total) = (0, 0);
-        // SAFETY: the device is the registry's own, strings live as long as it, and the two numbers are written to.
+        // SAFETY: the device is the registry's own, and strings live as long as it.
         let (name, description, registry) = unsafe {
-            (base.ggml_backend_dev_memory)(dev, &raw mut free, &raw mut total);
             let name = text((base.ggml_backend_dev_name)(dev)).unwrap_or_default();
             let description = text((base.ggml_backend_dev_description)(dev)).unwrap_or_default();
             (name, description, text((base.ggml_backend_reg_name)(self.reg)).unwrap_or_default())
         };
+        let identity = identity::claims(base, dev, &registry, self.key.clone(), index);
         let (version, commit) = self.ggml.version();
         let mut properties = self.properties.clone();
         let mut put = |name: &str, value: Option<String>| {
@@ -177,7 +177,7 @@ impl Backend<'_> {
         put("registry", Some(registry.clone()));
         put("device", Some(name));
         put("buffer_type", Some(self.buffer_type_name(usual)));
-        put("memory", (total > 0).then(|| total.to_string()));
+        put("memory", identity.memory.total.map(|total| total.to_string()));
         put("features", self.features());
         put("version", version.clone());
         put("commit", commit.clone());
@@ -198,7 +198,15 @@ impl Backend<'_> {
             flushes_subnormals: !is_cpu,
             flushes_f16: false,
         };
-        DeviceInfo { key, backend: super::BACKEND.to_owned(), name: description, driver, properties, capabilities }
+        DeviceInfo {
+            key,
+            backend: super::BACKEND.to_owned(),
+            name: description,
+            driver,
+            identity,
+            properties,
+            capabilities,
+        }
     }
 
     /// Other types of buffer that the device offers for weights.

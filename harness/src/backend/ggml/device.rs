@@ -147,7 +147,7 @@ impl Device for GgmlDevice {
         let (mut free, mut total) = (0, 0);
         // SAFETY: the device is of this build's registry, and the two numbers are written to.
         unsafe { (self.ggml.base.ggml_backend_dev_memory)(self.handle.dev, &raw mut free, &raw mut total) };
-        (!self.handle.is_cpu && total > 0).then_some(DeviceMemory { free: free as u64, total: total as u64 })
+        DeviceMemory::told(free as u64, total as u64).filter(|_| !self.handle.is_cpu)
     }
 }
 

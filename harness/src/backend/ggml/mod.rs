@@ -7,7 +7,7 @@
 //!
 //! - `files` finds the libraries, `image` sees that they are whole
 //! - `library` loads them into the tables of `api`; `types` finds the numbers of element types
-//! - `catalogue` lists devices
+//! - `catalogue` lists devices, `identity` what they are
 //! - `memory` and `graph` turn a plan into tensors and operations, `device` runs them
 //!
 //! A build's log and its assertions go to the worker's standard error. Vulkan
@@ -21,6 +21,7 @@ mod catalogue;
 mod device;
 mod files;
 mod graph;
+mod identity;
 mod image;
 mod library;
 mod log;

@@ -94,7 +94,7 @@ pub(super) fn half(device: &ClDevice) -> Result<Option<bool>, ClError> {
     Ok((can & CL_FP_ROUND_TO_NEAREST != 0).then_some(can & CL_FP_DENORM == 0))
 }
 
-fn has_extension(device: &ClDevice, wanted: &str) -> Result<bool, ClError> {
+pub(super) fn has_extension(device: &ClDevice, wanted: &str) -> Result<bool, ClError> {
     Ok(device.extensions()?.split_whitespace().any(|name| name == wanted))
 }
 

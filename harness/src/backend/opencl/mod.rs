@@ -22,6 +22,7 @@ mod argsort;
 mod device;
 mod error;
 mod forms;
+mod identity;
 mod memory;
 mod mul_mat_id;
 mod program;
@@ -128,6 +129,7 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             backend: NAME.to_owned(),
             name: device.name()?.trim().to_owned(),
             driver: format!("{}, driver {}", version.trim(), device.driver_version()?.trim()),
+            identity: identity::claims(&device, format!("{NAME}-{short}"), index)?,
             properties,
             capabilities: Capabilities {
                 flushes_subnormals: device.single_fp_config()? & CL_FP_DENORM == 0,
