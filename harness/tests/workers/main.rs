@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use conform_harness::backend::Probe;
-use conform_harness::worker::protocol::{Outcome, Request, Stage};
+use conform_harness::worker::protocol::{Outcome, PROTOCOL, Request, Stage};
 use conform_harness::worker::{Attempt, Cause, Launch, Limits, OpenError, Supervisor, Worker};
 
 use case::Case;
@@ -321,7 +321,8 @@ fn another_protocol_version_is_refused_in_clear_text() {
         other => panic!("{other:?}"),
     };
     let other_version = why(r#"{"type":"hello","protocol":99,"program":"p","extra":1}"#);
-    assert!(other_version.contains("speaks protocol 99, this conform speaks 3"), "{other_version}");
+    let ours = format!("speaks protocol 99, this conform speaks {PROTOCOL}");
+    assert!(other_version.contains(&ours), "{other_version}");
     assert!(why("Loading...").contains("is this a worker?"));
 }
 
