@@ -10,7 +10,7 @@ use rayon::prelude::*;
 
 use crate::draw::Draw;
 use crate::id::{IdError, Parts, VERSION};
-use crate::op::{CaseType, Op};
+use crate::op::{CaseType, Op, Program};
 use crate::plan::{Layout, Plan, Tensor};
 use crate::{argsort, mul_mat_id, top_k};
 
@@ -70,8 +70,8 @@ impl Case {
 
     /// What the case unfolds to.
     pub fn plan(&self) -> Plan {
-        let (tensors, steps) = self.body.tensors();
-        Plan { case: self.id(), tensors, steps }
+        let Program { tensors, buffers, steps } = self.body.program(self.seed);
+        Plan { case: self.id(), tensors, buffers, steps }
     }
 
     /// Fills one input tensor's allocation, rows in parallel.
@@ -95,6 +95,11 @@ impl Case {
         for (i, t) in plan.tensors.iter().enumerate() {
             if let Some(at) = layout.source[i] {
                 self.fill(i, t, &mut file[at..at + t.parent_bytes()]);
+            }
+        }
+        for (i, (buffer, at)) in plan.buffers.iter().zip(&layout.given).enumerate() {
+            if let Some(at) = at {
+                self.body.fill_buffer(self.seed, i, &mut file[*at..at + buffer.bytes]);
             }
         }
     }

@@ -171,6 +171,7 @@ pub(crate) fn plain(plan: &Plan, inputs: &Inputs<'_>) -> Vec<Option<u32>> {
             let k = plan.tensors[out].shape[0];
             of_rows(inputs, x, |indices| indices[indices.len() - k..].to_vec())
         }
+        ref step => panic!("no kernel is here for {step:?}"),
     }
 }
 
