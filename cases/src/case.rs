@@ -10,12 +10,24 @@ use rayon::prelude::*;
 
 use crate::draw::Draw;
 use crate::id::{IdError, Parts, VERSION};
-use crate::op::{CaseType, Op};
+use crate::inputs::Inputs;
+use crate::judge::Oracle;
+use crate::op::{CaseType, Op, Program};
 use crate::plan::{Layout, Plan, Tensor};
+use crate::state::case_type;
+use crate::state::stages::Stages;
 use crate::{argsort, mul_mat_id, top_k};
 
 /// Every op.
-pub const OPS: &[Op] = &[mul_mat_id::OP, argsort::OP, top_k::OP];
+pub const OPS: &[Op] = &[
+    mul_mat_id::OP,
+    argsort::OP,
+    top_k::OP,
+    case_type::KV,
+    case_type::RECURRENT,
+    case_type::HYBRID,
+    case_type::CHECKPOINT,
+];
 
 /// One case.
 #[derive(Clone, Debug)]
@@ -50,6 +62,22 @@ impl Case {
         Case { seed: u64::from(draw.bits32()), body }
     }
 
+    /// The same for state that is saved and loaded; it has a sequence of its own.
+    pub fn draw_state(seed: u64, index: u64) -> Self {
+        let mut draw = Self::drawer(seed, index, 2);
+        let ops = [
+            case_type::KV,
+            case_type::KV,
+            case_type::KV,
+            case_type::RECURRENT,
+            case_type::HYBRID,
+            case_type::CHECKPOINT,
+        ];
+        let at = draw.between(0, ops.len() - 1);
+        let body = (ops[at].draw)(&mut draw);
+        Case { seed: u64::from(draw.bits32()), body }
+    }
+
     fn drawer(seed: u64, index: u64, sequence: u8) -> Draw {
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -70,8 +98,8 @@ impl Case {
 
     /// What the case unfolds to.
     pub fn plan(&self) -> Plan {
-        let (tensors, steps) = self.body.tensors();
-        Plan { case: self.id(), tensors, steps }
+        let Program { tensors, buffers, steps } = self.body.program(self.seed);
+        Plan { case: self.id(), tensors, buffers, steps }
     }
 
     /// Fills one input tensor's allocation, rows in parallel.
@@ -97,6 +125,26 @@ impl Case {
                 self.fill(i, t, &mut file[at..at + t.parent_bytes()]);
             }
         }
+        for (i, (buffer, at)) in plan.buffers.iter().zip(&layout.given).enumerate() {
+            if let Some(at) = at {
+                self.body.fill_buffer(self.seed, i, &mut file[*at..at + buffer.bytes]);
+            }
+        }
+    }
+
+    /// The right values for the given inputs.
+    pub fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+        self.body.oracle(self.seed, inputs)
+    }
+
+    /// What a person wants to see of the case beyond its tensors: one line each.
+    pub fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+        self.body.describe(self.seed, inputs)
+    }
+
+    /// The same case for an engine with other stages, to see that it notices; `None` where the op has no engine.
+    pub fn with_stages(&self, stages: Stages) -> Option<Self> {
+        Some(Case { seed: self.seed, body: self.body.with_stages(stages)? })
     }
 
     /// The op's own part.

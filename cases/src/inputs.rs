@@ -83,6 +83,12 @@ impl<'a> Inputs<'a> {
         (t, bytes)
     }
 
+    /// The bytes of a buffer that is given; nothing of others.
+    pub fn buffer(&self, index: usize) -> &'a [u8] {
+        let at = self.layout.given.get(index).copied().flatten();
+        at.map_or(&[], |at| &self.file[at..at + self.plan.buffers[index].bytes])
+    }
+
     /// A row of an input's view. This is the one way from weights to numbers, whoever decodes them.
     pub fn row(&self, index: usize, at: [usize; 3]) -> Row<'a> {
         let (t, bytes) = self.tensor(index);
@@ -101,7 +107,7 @@ mod tests {
     fn a_row_has_the_values_of_whoever_decodes_it() {
         let w =
             Tensor::whole("w", ElemType::Q2_0, [64, 3, 2, 1], Role::Weights).with_margins([true, true, true, false]);
-        let plan = Plan { case: String::new(), tensors: vec![w], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors: vec![w], buffers: vec![], steps: vec![] };
         let layout = Layout::new(&plan, 1);
         let file = vec![0; layout.input_bytes];
         let mut results = vec![0; layout.result_bytes];

@@ -8,7 +8,8 @@ use crate::draw::Draw;
 use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::Model;
-use crate::plan::{Step, Tensor};
+use crate::plan::{Buffer, Step, Tensor};
+use crate::state::stages::Stages;
 
 /// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
 pub trait CaseType: fmt::Debug + Send + Sync {
@@ -21,14 +22,22 @@ pub trait CaseType: fmt::Debug + Send + Sync {
     /// The recipe section of the id, canonical.
     fn recipe(&self) -> String;
 
-    /// Tensors and steps.
-    fn tensors(&self) -> (Vec<Tensor>, Vec<Step>);
+    /// Tensors, host memory and steps.
+    fn program(&self, seed: u64) -> Program;
 
     /// Fills one row of the view of an input tensor. `at` are the row's coordinates in dimensions 1 to 3.
     fn fill_row(&self, seed: u64, tensor: usize, at: [usize; 3], row: &mut [u8]);
 
     /// Fills bytes of an input's allocation that lie outside the view: a kernel that reads them should show it.
     fn fill_margin(&self, seed: u64, tensor: usize, bytes: &mut [u8]);
+
+    /// The same case for an engine with other stages; `None` where the op has no engine.
+    fn with_stages(&self, _stages: Stages) -> Option<Arc<dyn CaseType>> {
+        None
+    }
+
+    /// Fills host memory whose bytes are given.
+    fn fill_buffer(&self, _seed: u64, _buffer: usize, _bytes: &mut [u8]) {}
 
     /// Work and memory.
     fn cost(&self) -> Cost;
@@ -46,10 +55,21 @@ pub trait CaseType: fmt::Debug + Send + Sync {
     fn model(&self, device: &Capabilities) -> Option<Model>;
 
     /// Computes the right values for the given inputs.
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle>;
+    fn oracle(&self, seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle>;
 
     /// What a person wants to see of the case beyond its tensors: one line each.
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String>;
+    fn describe(&self, seed: u64, inputs: &Inputs<'_>) -> Vec<String>;
+}
+
+/// What a case type unfolds to: the parts of a plan.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Program {
+    /// Tensors; steps name them by position.
+    pub tensors: Vec<Tensor>,
+    /// Host memory, for steps that move bytes.
+    pub buffers: Vec<Buffer>,
+    /// Operations in execution order.
+    pub steps: Vec<Step>,
 }
 
 /// Reads the params and recipe sections of an id; the error is one line.

@@ -9,7 +9,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::formats::ElemType;
 
-/// Tensors and steps of one case.
+/// Tensors, host memory and steps of one case.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
@@ -17,6 +17,9 @@ pub struct Plan {
     pub case: String,
     /// All tensors; steps name them by position.
     pub tensors: Vec<Tensor>,
+    /// Memory of the host that steps move bytes from and to; they name it by position.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub buffers: Vec<Buffer>,
     /// Operations in execution order.
     pub steps: Vec<Step>,
 }
@@ -53,6 +56,76 @@ pub struct Tensor {
     pub shape: [usize; 4],
     /// What it is for.
     pub role: Role,
+}
+
+/// A run of bytes in the host's memory, beside the tensors.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Buffer {
+    /// Name in messages and dumps.
+    pub name: String,
+    /// Length.
+    pub bytes: usize,
+    /// True if its bytes are given with the inputs; else steps write it, and what they wrote is left behind.
+    pub is_given: bool,
+}
+
+/// Where pieces of equal size lie: the i-th at `at + i·stride`, in bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Place {
+    /// The first byte.
+    pub at: usize,
+    /// Distance from one piece to the next.
+    pub stride: usize,
+}
+
+/// Pieces of equal size that move between a tensor's allocation and something else. Each piece is one transfer for a
+/// device that moves nothing but runs of bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Part {
+    /// The tensor.
+    pub tensor: usize,
+    /// Where the pieces lie in the tensor's allocation.
+    pub here: Place,
+    /// Where they lie on the other side.
+    pub there: Place,
+    /// Bytes of a piece.
+    pub size: usize,
+    /// Number of pieces.
+    pub count: usize,
+}
+
+impl Place {
+    /// One piece.
+    pub fn at(at: usize) -> Self {
+        Place { at, stride: 0 }
+    }
+
+    /// The end of the last of `count` pieces of `size` bytes; `None` where it overflows.
+    fn end(self, size: usize, count: usize) -> Option<usize> {
+        count.saturating_sub(1).checked_mul(self.stride)?.checked_add(self.at)?.checked_add(size)
+    }
+}
+
+impl Part {
+    /// True if all pieces lie within so many bytes of the tensor and of the other side.
+    pub fn fits(&self, tensor: usize, other: usize) -> bool {
+        let fits = |place: Place, bytes| place.end(self.size, self.count).is_some_and(|end| end <= bytes);
+        fits(self.here, tensor) && fits(self.there, other)
+    }
+
+    /// The offset of each piece: in the tensor and on the other side.
+    pub fn pieces(&self) -> impl Iterator<Item = (usize, usize)> + use<> {
+        let Part { here, there, count, .. } = *self;
+        (0..count).map(move |i| (here.at + i * here.stride, there.at + i * there.stride))
+    }
+
+    /// Bytes of all pieces.
+    pub fn bytes(&self) -> usize {
+        self.size * self.count
+    }
 }
 
 /// Sort direction.
@@ -98,15 +171,54 @@ pub enum Step {
         /// Indices; its first dimension is k.
         out: usize,
     },
+    /// Copies bytes from one tensor's allocation to others', inside the device: `there` is in `from`, `here` in the
+    /// tensor that the part names. The work is queued and not waited for: whatever comes after must see it done.
+    Copy {
+        /// Read.
+        from: usize,
+        /// What goes where.
+        parts: Vec<Part>,
+    },
+    /// Writes bytes of host memory to tensors. The memory is scribbled over and freed as soon as the device says that
+    /// it is done.
+    Upload {
+        /// The buffer; `there` is in it.
+        from: usize,
+        /// What goes where.
+        parts: Vec<Part>,
+    },
+    /// Reads bytes of tensors into host memory.
+    Fetch {
+        /// The buffer; `there` is in it.
+        to: usize,
+        /// What comes from where.
+        parts: Vec<Part>,
+    },
+    /// Fills a tensor's allocation with a byte.
+    Fill {
+        /// Written.
+        tensor: usize,
+        /// With this.
+        byte: u8,
+    },
 }
 
 impl Step {
     /// Every tensor that the step names.
     pub fn tensors(&self) -> Vec<usize> {
-        match *self {
-            Step::MulMatId { weights, x, ids, out } => vec![weights, x, ids, out],
-            Step::Argsort { x, out, .. } | Step::TopK { x, out } => vec![x, out],
+        let of_parts = |parts: &[Part]| parts.iter().map(|p| p.tensor).collect();
+        match self {
+            Step::MulMatId { weights, x, ids, out } => vec![*weights, *x, *ids, *out],
+            Step::Argsort { x, out, .. } | Step::TopK { x, out } => vec![*x, *out],
+            Step::Copy { from, parts } => [vec![*from], of_parts(parts)].concat(),
+            Step::Upload { parts, .. } | Step::Fetch { parts, .. } => of_parts(parts),
+            Step::Fill { tensor, .. } => vec![*tensor],
         }
+    }
+
+    /// True if the step only moves bytes: it has no kernel, and no output of its own.
+    pub fn moves_bytes(&self) -> bool {
+        matches!(self, Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. })
     }
 }
 
@@ -206,6 +318,12 @@ pub struct Layout {
     /// They are the f32 values of the view, row after row: `shape[0]` values a row, rows in the order of dimensions 1,
     /// 2 and 3.
     pub decoded: Vec<Option<usize>>,
+    /// Per buffer: offset in the input file, for those whose bytes are given.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub given: Vec<Option<usize>>,
+    /// Per run, per buffer: offset in the result file, for those that steps write.
+    #[serde(default, skip_serializing_if = "Vec::is_empty")]
+    pub left: Vec<Vec<Option<usize>>>,
     /// Length of the input file in bytes.
     pub input_bytes: usize,
     /// Length of the result file in bytes.
@@ -237,7 +355,14 @@ impl Layout {
         let is_decoded = |t: &Tensor| !is_output(t) && t.ty.is_decoded_by_build();
         let numbers = |t| place_bytes(is_decoded(t), &mut result_bytes, 4 * t.elements());
         let decoded = plan.tensors.iter().map(numbers).collect();
-        Layout { source, results, readback, decoded, input_bytes, result_bytes }
+        let buffers = || plan.buffers.iter();
+        let given = buffers().map(|b| place_bytes(b.is_given, &mut input_bytes, b.bytes)).collect();
+        let mut left: Vec<Vec<_>> = Vec::new();
+        if !plan.buffers.is_empty() {
+            let mut of_run = |_| buffers().map(|b| place_bytes(!b.is_given, &mut result_bytes, b.bytes)).collect();
+            left.extend((0..runs).map(&mut of_run));
+        }
+        Layout { source, results, readback, decoded, given, left, input_bytes, result_bytes }
     }
 }
 
@@ -275,6 +400,7 @@ mod tests {
         let plan = Plan {
             case: String::new(),
             tensors: vec![view(), Tensor::whole("o", ElemType::F32, [5, 1, 1, 1], Role::Output)],
+            buffers: vec![],
             steps: vec![],
         };
         let l = Layout::new(&plan, 2);
@@ -287,7 +413,7 @@ mod tests {
     fn numbers_of_a_view_have_a_place() {
         let mut w = view();
         (w.ty, w.parent, w.start, w.shape) = (ElemType::Iq4Nl, [128, 5, 2, 1], [32, 1, 0, 0], [64, 3, 2, 1]);
-        let plan = Plan { case: String::new(), tensors: vec![w], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors: vec![w], buffers: vec![], steps: vec![] };
         let l = Layout::new(&plan, 1);
         assert_eq!((l.decoded[0], l.result_bytes), (Some(768), 768 + 1536));
     }

@@ -12,11 +12,11 @@ use crate::cost::Cost;
 use crate::inputs::Inputs;
 use crate::judge::permutation::judge_sort;
 use crate::judge::values::{Class, Expected};
-use crate::judge::{Capabilities, Findings, Oracle};
+use crate::judge::{Capabilities, Findings, Oracle, RunBytes};
 use crate::keys::{KeyRows, Keys};
 use crate::model::Model;
-use crate::op::{CaseType, Op};
-use crate::plan::{Order, Step, Tensor};
+use crate::op::{CaseType, Op, Program};
+use crate::plan::{Order, Step};
 
 /// The op's entry in the registry.
 pub const OP: Op = Op {
@@ -80,9 +80,9 @@ impl CaseType for Argsort {
         self.rows.recipe()
     }
 
-    fn tensors(&self) -> (Vec<Tensor>, Vec<Step>) {
+    fn program(&self, _seed: u64) -> Program {
         let tensors = vec![self.rows.tensor(), self.rows.indices(self.rows.cols)];
-        (tensors, vec![Step::Argsort { x: X, out: OUT, order: self.order }])
+        Program { tensors, steps: vec![Step::Argsort { x: X, out: OUT, order: self.order }], ..Program::default() }
     }
 
     fn fill_row(&self, seed: u64, _tensor: usize, at: [usize; 3], row: &mut [u8]) {
@@ -122,11 +122,11 @@ impl CaseType for Argsort {
         None
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(ArgsortOracle { keys: self.rows.read(inputs, X), cols: self.rows.cols, order: self.order })
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         let cols = self.rows.cols;
         let network = format!("network   {cols} columns padded to {}", cols.next_power_of_two());
         vec![network, self.rows.describe(inputs, X)]
@@ -141,12 +141,12 @@ struct ArgsortOracle {
 }
 
 impl Oracle for ArgsortOracle {
-    fn output(&self) -> usize {
-        OUT
+    fn repeated(&self) -> Option<usize> {
+        Some(OUT)
     }
 
-    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
-        judge_sort(&self.keys, self.cols, self.order, output, poison)
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, run: &RunBytes<'_>) -> Findings {
+        judge_sort(&self.keys, self.cols, self.order, run.tensor(OUT), run.poison)
     }
 
     /// One right answer; where keys tie it is not the only one. NaN sorts by its bits, as a total order has it.

@@ -107,6 +107,8 @@ pub enum ElemType {
     /// 64 values of two bits: f16 scale, then codes.
     #[serde(rename = "q2_0")]
     Q2_0,
+    /// A byte, where what it means is of no interest.
+    I8,
     /// Signed 32-bit integer: ids and sort indices.
     I32,
     /// Unsigned 16-bit integer.
@@ -120,7 +122,8 @@ pub enum ElemType {
 impl ElemType {
     /// Every type, in a fixed order: weights, then what else tensors hold.
     pub fn all() -> impl Iterator<Item = ElemType> {
-        const OTHERS: [ElemType; 4] = [ElemType::I32, ElemType::U16, ElemType::U32, ElemType::U64];
+        use ElemType::{I8, I32, U16, U32, U64};
+        const OTHERS: [ElemType; 5] = [I8, I32, U16, U32, U64];
         Self::WEIGHTS.into_iter().chain(Self::DECODED_BY_BUILD).chain(OTHERS)
     }
 
@@ -191,6 +194,7 @@ impl ElemType {
             Self::Nvfp4 => "nvfp4",
             Self::Q1_0 => "q1_0",
             Self::Q2_0 => "q2_0",
+            Self::I8 => "i8",
             Self::I32 => "i32",
             Self::U16 => "u16",
             Self::U32 => "u32",
@@ -239,6 +243,7 @@ impl ElemType {
     /// Bytes per block.
     pub fn block_bytes(self) -> usize {
         match self {
+            Self::I8 => 1,
             Self::F32 | Self::I32 | Self::U32 => 4,
             Self::F16 | Self::Bf16 | Self::U16 => 2,
             Self::U64 => 8,

@@ -49,7 +49,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 16] = [
+pub const CHECKS: [&str; 26] = [
     "support",
     "decoded",
     "written",
@@ -66,6 +66,16 @@ pub const CHECKS: [&str; 16] = [
     "best",
     "inputs",
     "repeat",
+    "size",
+    "refusal",
+    "mismatch",
+    "transfers",
+    "blob",
+    "queued",
+    "roundtrip",
+    "placement",
+    "source",
+    "outside",
 ];
 
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload
@@ -74,17 +84,47 @@ pub const POISONS: [u32; 2] = [0xffc0_dea5, 0x7fd1_5ea5];
 
 /// The right values of one case.
 pub trait Oracle: Send + Sync {
-    /// The output tensor that it knows.
-    fn output(&self) -> usize;
+    /// The output tensor that must hold the same bits after each run. Without one every run is judged.
+    fn repeated(&self) -> Option<usize>;
 
     /// Computes what judging a device needs, as far as it is not known yet: it can be done while the device computes.
     fn prepare(&self, _inputs: &Inputs<'_>, _device: &Capabilities) {}
 
-    /// Judges the bytes of the output's allocation. `poison` is what they were filled with before the run.
-    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings;
+    /// Judges what one run left behind.
+    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, run: &RunBytes<'_>) -> Findings;
 
-    /// Value, bound and class of every element, for dumps.
+    /// Value, bound and class of every element of the repeated output, for dumps; nothing where no values are judged.
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected>;
+}
+
+/// What one run left behind: outputs, and the host memory that steps wrote.
+#[derive(Clone, Copy)]
+pub struct RunBytes<'a> {
+    execution: &'a Execution<'a>,
+    run: usize,
+    /// What outputs, and host memory that steps write, were filled with before the run.
+    pub poison: u32,
+}
+
+impl<'a> RunBytes<'a> {
+    /// The `run`-th run of an execution.
+    pub fn new(execution: &'a Execution<'a>, run: usize) -> Self {
+        RunBytes { execution, run, poison: POISONS[run] }
+    }
+
+    /// An output's allocation.
+    pub fn tensor(&self, output: usize) -> &'a [u8] {
+        let e = self.execution;
+        let at = e.layout.results[self.run][output];
+        at.map_or(&[], |at| &e.results[at..at + e.plan.tensors[output].parent_bytes()])
+    }
+
+    /// Host memory that steps wrote.
+    pub fn buffer(&self, buffer: usize) -> &'a [u8] {
+        let e = self.execution;
+        let at = e.layout.left[self.run][buffer];
+        at.map_or(&[], |at| &e.results[at..at + e.plan.buffers[buffer].bytes])
+    }
 }
 
 /// What an oracle found.
@@ -110,10 +150,14 @@ impl Findings {
         }
     }
 
+    fn has_no_failure(&self) -> bool {
+        self.checks.iter().all(|c| c.failure().is_none())
+    }
+
     /// True if something was judged, and nothing is wrong.
     fn is_good(&self) -> bool {
         let judged = self.metrics.as_ref().is_some_and(|m| m.says_nothing().is_none());
-        judged && self.checks.iter().all(|c| c.failure().is_none())
+        judged && self.has_no_failure()
     }
 }
 
@@ -309,15 +353,22 @@ pub fn judge(
     decoded: Option<Check>,
     execution: &Execution<'_>,
 ) -> Judgement {
-    let runs = outputs(execution, oracle.output());
     let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs).with_decoded(execution.decoded);
-    let mut findings = oracle.judge(&inputs, device, runs[0], POISONS[0]);
-    let repeat = repeat_check(device, &runs);
-    if repeat.failure().is_some() && findings.checks.iter().all(|c| c.failure().is_none()) {
-        // The runs differ: a wrong value in the second must not hide behind a right one in the first.
-        let second = oracle.judge(&inputs, device, runs[1], POISONS[1]);
-        if second.checks.iter().any(|c| c.failure().is_some()) {
+    let judge_run = |run| oracle.judge(&inputs, device, &RunBytes::new(execution, run));
+    let mut findings = judge_run(0);
+    let mut repeat = match oracle.repeated() {
+        Some(output) => repeat_check(device, &outputs(execution, output)),
+        None => Check::passed("repeat"),
+    };
+    let may_differ = repeat.failure().is_some() || oracle.repeated().is_none();
+    if may_differ && execution.layout.results.len() > 1 && findings.has_no_failure() {
+        // A wrong value in the second run must not hide behind a right one in the first.
+        let second = judge_run(1);
+        if !second.has_no_failure() {
             findings = second;
+            if oracle.repeated().is_none() {
+                repeat = Check::failed("repeat", Failure::new("the first run was right and the second was not"));
+            }
         }
     }
     let mut checks: Vec<Check> = decoded.into_iter().collect();

@@ -29,7 +29,7 @@ use crate::id::{Margins, Reader, Writer, words};
 use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::{Arithmetic, Kernels, Model, Shape, looser_than_unknown, of_device};
-use crate::op::{CaseType, Op};
+use crate::op::{CaseType, Op, Program};
 use crate::plan::{Role, Step, Tensor};
 
 /// The op's entry in the registry.
@@ -335,7 +335,7 @@ impl CaseType for MulMatId {
         r.finish()
     }
 
-    fn tensors(&self) -> (Vec<Tensor>, Vec<Step>) {
+    fn program(&self, _seed: u64) -> Program {
         let weights = Tensor::whole("weights", self.w, [self.k, self.m, self.experts, 1], Role::Weights);
         let x = Tensor::whole("x", ElemType::F32, [self.k, self.b, self.n, 1], Role::Input);
         let mut ids = Tensor::whole("ids", ElemType::I32, [self.used, self.n, 1, 1], Role::Input);
@@ -344,7 +344,8 @@ impl CaseType for MulMatId {
         let ids = ids.with_margins([false, self.iv.0[1], false, false]);
         let out = Tensor::whole("out", ElemType::F32, [self.m, self.used, self.n, 1], Role::Output);
         let tensors = vec![weights.with_margins(self.wv.0), x.with_margins(self.xv.0), ids, out];
-        (tensors, vec![Step::MulMatId { weights: WEIGHTS, x: X, ids: IDS, out: OUT }])
+        let steps = vec![Step::MulMatId { weights: WEIGHTS, x: X, ids: IDS, out: OUT }];
+        Program { tensors, steps, ..Program::default() }
     }
 
     fn fill_row(&self, seed: u64, tensor: usize, at: [usize; 3], row: &mut [u8]) {
@@ -397,11 +398,11 @@ impl CaseType for MulMatId {
         Some(self.model_on(device))
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(oracle::MulMatIdOracle::new(self, inputs))
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         let (t, bytes) = inputs.tensor(IDS);
         let ids = (0..self.n).flat_map(|n| read_i32(&bytes[t.row_range([n, 0, 0])]));
         routing::describe(self.experts, ids)

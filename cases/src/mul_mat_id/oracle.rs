@@ -20,7 +20,7 @@ use crate::formats::{read_f32, read_i32};
 use crate::inputs::Inputs;
 use crate::judge::pattern::Place;
 use crate::judge::values::{Class, Expected, judge_values};
-use crate::judge::{Capabilities, Check, Findings, Oracle};
+use crate::judge::{Capabilities, Check, Findings, Oracle, RunBytes};
 use crate::model::{Activations, Model, Quantiser};
 
 pub(super) struct MulMatIdOracle {
@@ -270,15 +270,16 @@ fn expectation(rules: &Rules, terms: &Terms<'_>, plain: Option<f64>) -> Expected
 }
 
 impl Oracle for MulMatIdOracle {
-    fn output(&self) -> usize {
-        OUT
+    fn repeated(&self) -> Option<usize> {
+        Some(OUT)
     }
 
     fn prepare(&self, inputs: &Inputs<'_>, device: &Capabilities) {
         self.basis(&self.case.model_on(device), inputs);
     }
 
-    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, output: &[u8], poison: u32) -> Findings {
+    fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, run: &RunBytes<'_>) -> Findings {
+        let (output, poison) = (run.tensor(OUT), run.poison);
         let model = self.case.model_on(device);
         let mut findings = self.judge_under(&model, inputs, output, poison);
         let looser = self.case.looser_models(device);

@@ -12,11 +12,11 @@ use crate::cost::Cost;
 use crate::inputs::Inputs;
 use crate::judge::best::{judge_best, largest};
 use crate::judge::values::{Class, Expected};
-use crate::judge::{Capabilities, Findings, Oracle};
+use crate::judge::{Capabilities, Findings, Oracle, RunBytes};
 use crate::keys::{KeyRows, Keys};
 use crate::model::Model;
-use crate::op::{CaseType, Op};
-use crate::plan::{Step, Tensor};
+use crate::op::{CaseType, Op, Program};
+use crate::plan::Step;
 
 /// The op's entry in the registry.
 pub const OP: Op = Op {
@@ -65,8 +65,9 @@ impl CaseType for TopK {
         self.rows.recipe()
     }
 
-    fn tensors(&self) -> (Vec<Tensor>, Vec<Step>) {
-        (vec![self.rows.tensor(), self.rows.indices(self.k)], vec![Step::TopK { x: X, out: OUT }])
+    fn program(&self, _seed: u64) -> Program {
+        let tensors = vec![self.rows.tensor(), self.rows.indices(self.k)];
+        Program { tensors, steps: vec![Step::TopK { x: X, out: OUT }], ..Program::default() }
     }
 
     fn fill_row(&self, seed: u64, _tensor: usize, at: [usize; 3], row: &mut [u8]) {
@@ -99,11 +100,11 @@ impl CaseType for TopK {
         None
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(TopKOracle { keys: self.rows.read(inputs, X), cols: self.rows.cols, k: self.k })
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         vec![self.rows.describe(inputs, X)]
     }
 }
@@ -116,12 +117,12 @@ struct TopKOracle {
 }
 
 impl Oracle for TopKOracle {
-    fn output(&self) -> usize {
-        OUT
+    fn repeated(&self) -> Option<usize> {
+        Some(OUT)
     }
 
-    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, output: &[u8], poison: u32) -> Findings {
-        judge_best(&self.keys, self.cols, self.k, output, poison)
+    fn judge(&self, _: &Inputs<'_>, _: &Capabilities, run: &RunBytes<'_>) -> Findings {
+        judge_best(&self.keys, self.cols, self.k, run.tensor(OUT), run.poison)
     }
 
     /// One right answer, the largest first; in another order, and where keys tie, there are others.

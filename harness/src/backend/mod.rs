@@ -14,7 +14,7 @@ use std::ops::Range;
 
 use conform_cases::formats::ElemType;
 pub use conform_cases::judge::Capabilities;
-use conform_cases::plan::Plan;
+use conform_cases::plan::{Part, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Claims;
@@ -132,10 +132,44 @@ pub trait Device {
     /// Reads from a byte offset of a tensor's allocation, after all queued work.
     fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError>;
 
+    /// Copies pieces from one tensor's allocation to others': `there` is in `from`. It need not wait for the copies, but
+    /// whatever is called after it sees them done. A device without copies of its own moves them through the host.
+    fn copy(&mut self, from: usize, parts: &[Part]) -> Result<(), DeviceError> {
+        for part in parts {
+            let mut piece = vec![0; part.size];
+            for (here, there) in part.pieces() {
+                self.read(from, there, &mut piece)?;
+                self.write(part.tensor, here, &piece)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes pieces of host memory to tensors, queued together where the device can, and waits for all of them: after
+    /// the call the memory may be freed. An error of one is an error of the call.
+    fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        for part in parts {
+            for (here, there) in part.pieces() {
+                self.write(part.tensor, here, &from[there..there + part.size])?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Reads pieces of tensors into host memory, in the same way, after all queued work.
+    fn fetch(&mut self, to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        for part in parts {
+            for (here, there) in part.pieces() {
+                self.read(part.tensor, here, &mut to[there..there + part.size])?;
+            }
+        }
+        Ok(())
+    }
+
     /// Fills all scratch memory of the loaded plan with a 32-bit pattern. Without the capability this does nothing.
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError>;
 
-    /// Runs a range of the plan's steps and waits for them.
+    /// Runs a range of the plan's steps, none of which only moves bytes, and waits for them.
     fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError>;
 
     /// Frees what [`load`](Device::load) allocated. Without a plan this does nothing.

@@ -9,7 +9,7 @@ use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::inputs::Decoded;
 use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
-use conform_cases::plan::{Role, Step, Tensor};
+use conform_cases::plan::{Part, Role, Step, Tensor};
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
 
@@ -29,7 +29,7 @@ pub(super) fn show(args: &Show) -> Outcome {
         None => Vec::new(),
     };
     let cost = case.body().cost();
-    let lines = case.body().describe(&prepared.inputs());
+    let lines = case.describe(&prepared.inputs());
     if args.json {
         say_json(&json!({
             "case": case.id(),
@@ -85,7 +85,16 @@ fn step_line(step: &Step, tensors: &[Tensor]) -> String {
         }
         Step::Argsort { x, out, order } => format!("{} = argsort({}, {order})", name(*out), name(*x)),
         Step::TopK { x, out } => format!("{} = top_k({}, {})", name(*out), name(*x), tensors[*out].shape[0]),
+        Step::Copy { from, parts } => format!("copy from {}: {}", name(*from), pieces(parts)),
+        Step::Upload { from, parts } => format!("upload from buffer {from}: {}", pieces(parts)),
+        Step::Fetch { to, parts } => format!("fetch into buffer {to}: {}", pieces(parts)),
+        Step::Fill { tensor, byte } => format!("fill {} with {byte:#04x}", name(*tensor)),
     }
+}
+
+fn pieces(parts: &[Part]) -> String {
+    let (pieces, bytes) = parts.iter().fold((0, 0), |(n, b), p| (n + p.count, b + p.bytes()));
+    format!("{bytes} bytes in {pieces} pieces")
 }
 
 /// Writes inputs (views as numbers, stored bytes too where they are blocks), expected values, bounds and classes. Where
@@ -123,7 +132,8 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let answer = prepared.answer(Decoded::default());
     let oracle = &answer.oracle;
-    let shape = prepared.plan.tensors[oracle.output()].shape;
+    let Some(output) = oracle.repeated() else { return Ok(files) };
+    let shape = prepared.plan.tensors[output].shape;
     let expected = oracle.expected(&inputs, &SHOWN_FOR);
     let classes = expected.iter().map(|e| match e.class {
         Class::Exact => 0u8,

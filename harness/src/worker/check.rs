@@ -1,7 +1,7 @@
 //! Is a request to run something that can be run at all? Everything that later arithmetic and slicing relies on is
 //! looked at here, so that garbage in a message gets an answer and not a crash.
 
-use conform_cases::plan::{Layout, Plan, Role, Tensor};
+use conform_cases::plan::{Layout, Plan, Role, Step, Tensor};
 
 /// Checks a plan and its layout against the lengths of the mapped files; an error is one line.
 pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, results: usize) -> Result<(), String> {
@@ -42,12 +42,54 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
         let numbers = numbers.ok_or_else(|| format!("tensor {i} '{}' has too many elements", tensor.name))?;
         place("decoded numbers", numbers, layout.decoded[i], results, is_decoded)?;
     }
+    check_buffers(plan, layout, runs, inputs, results)?;
     for (i, step) in plan.steps.iter().enumerate() {
         if let Some(t) = step.tensors().into_iter().find(|t| *t >= count) {
             return Err(format!("step {i} names tensor {t}, the plan has {count}"));
         }
+        check_parts(plan, step).map_err(|why| format!("step {i}: {why}"))?;
     }
     Ok(())
+}
+
+fn check_buffers(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, results: usize) -> Result<(), String> {
+    let count = plan.buffers.len();
+    let of_runs = if count == 0 { 0 } else { runs };
+    if layout.given.len() != count || layout.left.len() != of_runs || layout.left.iter().any(|l| l.len() != count) {
+        return Err(format!("layout does not list each of the plan's {count} buffers"));
+    }
+    for (i, buffer) in plan.buffers.iter().enumerate() {
+        let place = |at: Option<usize>, file: usize, needed: bool| match at {
+            Some(at) if at.checked_add(buffer.bytes).is_some_and(|end| end <= file) => Ok(()),
+            None if !needed => Ok(()),
+            at => Err(format!("buffer {i} '{}': {} bytes at {at:?} do not fit in {file}", buffer.name, buffer.bytes)),
+        };
+        place(layout.given[i], inputs, buffer.is_given)?;
+        for left in &layout.left {
+            place(left[i], results, !buffer.is_given)?;
+        }
+    }
+    Ok(())
+}
+
+/// Pieces lie inside of what they are pieces of.
+fn check_parts(plan: &Plan, step: &Step) -> Result<(), String> {
+    let buffer = |index: usize| {
+        plan.buffers.get(index).ok_or_else(|| format!("names buffer {index}, the plan has {}", plan.buffers.len()))
+    };
+    let (parts, other) = match step {
+        Step::Copy { from, parts } => (parts, plan.tensors[*from].parent_bytes()),
+        Step::Upload { from, parts } => (parts, buffer(*from)?.bytes),
+        Step::Fetch { to, parts } if buffer(*to)?.is_given => {
+            return Err(format!("{} pieces are fetched into buffer {to}, which is given", parts.len()));
+        }
+        Step::Fetch { to, parts } => (parts, buffer(*to)?.bytes),
+        _ => return Ok(()),
+    };
+    match parts.iter().position(|p| !p.fits(plan.tensors[p.tensor].parent_bytes(), other)) {
+        Some(i) => Err(format!("part {i} does not lie inside of what it is a part of: {:?}", parts[i])),
+        None => Ok(()),
+    }
 }
 
 /// Bytes of a tensor's allocation, or `None` where its geometry makes no sense or overflows.
@@ -67,7 +109,7 @@ fn allocation(tensor: &Tensor) -> Option<usize> {
 mod tests {
     use super::*;
     use conform_cases::formats::ElemType;
-    use conform_cases::plan::{Order, Step};
+    use conform_cases::plan::{Buffer, Order, Part, Place};
 
     fn plan() -> Plan {
         Plan {
@@ -76,6 +118,7 @@ mod tests {
                 Tensor::whole("x", ElemType::F32, [8, 2, 1, 1], Role::Input),
                 Tensor::whole("o", ElemType::I32, [8, 2, 1, 1], Role::Output),
             ],
+            buffers: vec![],
             steps: vec![Step::Argsort { x: 0, out: 1, order: Order::Asc }],
         }
     }
@@ -114,5 +157,31 @@ mod tests {
         let numbers = |p: &mut Plan, l: &mut Layout| (blocks(p), l.decoded[0] = Some(700)).1;
         assert!(why(numbers).contains("256 bytes of decoded numbers at 700 do not fit"));
         assert!(why(|_, l| l.results.truncate(1)).contains("results of 1 runs"));
+    }
+
+    #[test]
+    fn pieces_must_lie_inside() {
+        let moves = |step: fn(Vec<Part>) -> Step, change: fn(&mut Part), given: bool| {
+            let part = Place { at: 0, stride: 16 };
+            let mut part = Part { tensor: 0, here: part, there: part, size: 16, count: 4 };
+            change(&mut part);
+            let mut plan = plan();
+            plan.buffers = vec![Buffer { name: "blob".into(), bytes: 64, is_given: given }];
+            plan.steps = vec![step(vec![part])];
+            let layout = Layout::new(&plan, 2);
+            check(&plan, &layout, 2, layout.input_bytes, layout.result_bytes).err().unwrap_or_default()
+        };
+        let upload = |parts| Step::Upload { from: 0, parts };
+        let fetch = |parts| Step::Fetch { to: 0, parts };
+        let copy = |parts| Step::Copy { from: 1, parts };
+        for step in [upload, fetch, copy] {
+            assert_eq!(moves(step, |_| (), false), "");
+            assert!(moves(step, |p| p.count = 5, false).contains("part 0 does not lie inside"));
+            assert!(moves(step, |p| p.here.stride = usize::MAX, false).contains("part 0 does not lie inside"));
+            assert!(moves(step, |p| p.there.at = 1, false).contains("part 0 does not lie inside"));
+            assert!(moves(step, |p| p.tensor = 2, false).contains("names tensor 2"));
+        }
+        assert!(moves(fetch, |_| (), true).contains("which is given"));
+        assert!(moves(|parts| Step::Upload { from: 1, parts }, |_| (), true).contains("names buffer 1"));
     }
 }

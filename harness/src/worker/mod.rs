@@ -10,6 +10,7 @@
 compile_error!("conform needs a Unix system: a worker's control channel is a pair of inherited file descriptors");
 
 mod check;
+mod execute;
 pub mod handle;
 mod launch;
 mod log;

@@ -1,4 +1,4 @@
-//! The worker protocol, version 4: all that is needed to write a worker in another language.
+//! The worker protocol, version 5: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":4,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":5,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -63,8 +63,15 @@
 //!    `inputs`.
 //! 4. For each run `r`, of as many as there are `poisons`: fill every output's
 //!    allocation, and scratch memory if possible, with the little-endian 32-bit
-//!    word `poisons[r]`; run all steps in one go; copy each output's allocation
-//!    to `layout.results[r]` in `results`.
+//!    word `poisons[r]`; run the steps, operations that follow each other in one
+//!    go; copy each output's allocation to `layout.results[r]` in `results`.
+//!    Steps that move bytes name the plan's `buffers`, runs of bytes in the
+//!    worker's own memory. One that is given starts as the bytes at
+//!    `layout.given` in `inputs`; a `fetch` fills any other with the run's
+//!    poison, then with what it reads, and leaves it at `layout.left[r]` in
+//!    `results`, from where a later `upload` has it. An `upload` goes through a
+//!    copy that is overwritten and freed as soon as the device calls it done.
+//!    A `copy` is not waited for.
 //! 5. If the device lets inputs be read back, copy each from the device's own
 //!    memory to `layout.readback`.
 //! 6. Free everything, and only then answer. After the answer the worker must
@@ -86,7 +93,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 4;
+pub const PROTOCOL: u32 = 5;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -349,7 +356,7 @@ mod tests {
 
     #[test]
     fn requests_round_trip_and_refuse_unknown_fields() {
-        let plan = Plan { case: "c".into(), tensors: vec![], steps: vec![] };
+        let plan = Plan { case: "c".into(), tensors: vec![], buffers: vec![], steps: vec![] };
         let layout = Layout::new(&plan, 2);
         let (inputs, results) = ("/i".into(), "/r".into());
         let run = Request::Run(Box::new(Run { seq: 1, plan, layout, inputs, results, poisons: vec![1, 2] }));
@@ -367,6 +374,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":4,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":5,"program":"p"}"#), Ok("p".into()));
     }
 }

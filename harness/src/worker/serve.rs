@@ -9,19 +9,15 @@ use std::io::BufReader;
 use std::ops::ControlFlow;
 use std::process::ExitCode;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::time::Instant;
 
-use conform_cases::formats::ElemType;
-use conform_cases::plan::{Layout, Plan, Role};
-use memmap2::{Mmap, MmapMut};
-
+use super::execute::execute;
 use super::protocol::{
-    Line, MAX_REPLY, MAX_REQUEST, Outcome, PROTOCOL, REPLY_FD, REQUEST_FD, Reply, Request, Run, Stage, Times, decode,
+    Line, MAX_REPLY, MAX_REQUEST, Outcome, PROTOCOL, REPLY_FD, REQUEST_FD, Reply, Request, Run, Times, decode,
     read_line, send,
 };
 use super::{check, shared, sys};
 use crate::backend::fake::{self, ProtocolLie};
-use crate::backend::{Device, DeviceError, Driver, LoadError, Probe, drivers};
+use crate::backend::{Device, DeviceError, Driver, Probe, drivers};
 
 /// Serves one backend until the parent goes away. This is all that a worker process does.
 pub fn serve(backend: &str) -> ExitCode {
@@ -162,116 +158,4 @@ impl Server<'_> {
             }
         }
     }
-}
-
-/// The steps that the [protocol](super::protocol) prescribes for a run.
-fn execute(
-    device: &mut dyn Device,
-    run: &Run,
-    inputs: &Mmap,
-    results: &mut MmapMut,
-    times: &mut Times,
-) -> Result<(), Outcome> {
-    let (plan, layout) = (&run.plan, &run.layout);
-    let not_loaded = |e| match e {
-        LoadError::Unsupported(why) => Outcome::Unsupported { why },
-        LoadError::Device(e) => failed(Stage::Load, e),
-    };
-    timed(&mut times.load, || decode_inputs(device, plan, layout, inputs, results)).map_err(not_loaded)?;
-    timed(&mut times.load, || device.load(plan)).map_err(not_loaded)?;
-    let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Output);
-    timed(&mut times.upload, || {
-        for (i, tensor) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
-            if let Some(at) = layout.source[i] {
-                device.write(i, 0, &inputs[at..at + tensor.parent_bytes()])?;
-            }
-        }
-        Ok(())
-    })
-    .map_err(|e| failed(Stage::Write, e))?;
-    for (poison, places) in run.poisons.iter().zip(&layout.results) {
-        timed(&mut times.upload, || {
-            for (i, tensor) in outputs() {
-                let mut bytes = vec![0; tensor.parent_bytes()];
-                shared::fill_words(&mut bytes, *poison);
-                device.write(i, 0, &bytes)?;
-            }
-            device.poison_scratch(*poison)
-        })
-        .map_err(|e| failed(Stage::Write, e))?;
-        timed(&mut times.compute, || device.run(0..plan.steps.len())).map_err(|e| failed(Stage::Run, e))?;
-        timed(&mut times.read, || {
-            for (i, tensor) in outputs() {
-                if let Some(at) = places[i] {
-                    device.read(i, 0, &mut results[at..at + tensor.parent_bytes()])?;
-                }
-            }
-            Ok(())
-        })
-        .map_err(|e| failed(Stage::Read, e))?;
-    }
-    if !device.info().capabilities.readable_inputs {
-        return Ok(());
-    }
-    timed(&mut times.read, || {
-        for (i, tensor) in plan.tensors.iter().enumerate() {
-            if let Some(at) = layout.readback[i] {
-                device.read(i, 0, &mut results[at..at + tensor.parent_bytes()])?;
-            }
-        }
-        Ok(())
-    })
-    .map_err(|e| failed(Stage::Read, e))
-}
-
-/// Values decoded in one call where rows lie one after the other.
-const DECODED_AT_ONCE: usize = 1 << 16;
-
-/// Leaves the numbers of those inputs behind that the parent cannot decode.
-fn decode_inputs(
-    device: &dyn Device,
-    plan: &Plan,
-    layout: &Layout,
-    inputs: &[u8],
-    results: &mut [u8],
-) -> Result<(), LoadError> {
-    for (i, t) in plan.tensors.iter().enumerate() {
-        let (Some(source), Some(to)) = (layout.source[i], layout.decoded[i]) else { continue };
-        let stored = &inputs[source..source + t.parent_bytes()];
-        let numbers = &mut results[to..to + 4 * t.elements()];
-        if t.is_contiguous() {
-            let rows = (DECODED_AT_ONCE / t.shape[0]).max(1);
-            let parts = stored.chunks(rows * t.row_bytes()).zip(numbers.chunks_mut(rows * 4 * t.shape[0]));
-            for (blocks, to) in parts {
-                decode_part(device, t.ty, blocks, to)?;
-            }
-            continue;
-        }
-        let rows = (0..t.parent_rows()).filter_map(|r| t.view_row(r));
-        for (at, to) in rows.zip(numbers.chunks_exact_mut(4 * t.shape[0])) {
-            decode_part(device, t.ty, &stored[t.row_range(at)], to)?;
-        }
-    }
-    Ok(())
-}
-
-fn decode_part(device: &dyn Device, ty: ElemType, blocks: &[u8], to: &mut [u8]) -> Result<(), LoadError> {
-    let mut values = vec![0.0f32; to.len() / 4];
-    device.decode(ty, blocks, &mut values)?;
-    for (bytes, value) in to.chunks_exact_mut(4).zip(&values) {
-        bytes.copy_from_slice(&value.to_le_bytes());
-    }
-    Ok(())
-}
-
-fn failed(stage: Stage, DeviceError(why): DeviceError) -> Outcome {
-    Outcome::Failed { stage, why }
-}
-
-/// Adds the time that `work` takes to a counter of microseconds.
-fn timed<T>(counter: &mut u64, work: impl FnOnce() -> T) -> T {
-    let start = Instant::now();
-    let result = work();
-    *counter += u64::try_from(start.elapsed().as_micros()).unwrap_or(u64::MAX);
-    result
 }

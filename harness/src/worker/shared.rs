@@ -149,6 +149,9 @@ impl Shared {
         }
         let first = poisons.first().copied().unwrap_or(0);
         starts.extend(layout.readback.iter().chain(&layout.decoded).flatten().map(|at| (*at, first)));
+        for (run, poison) in layout.left.iter().zip(poisons) {
+            starts.extend(run.iter().flatten().map(|at| (*at, *poison)));
+        }
         starts.sort_unstable();
         let ends = starts.iter().skip(1).map(|s| s.0).chain([bytes.len()]);
         for ((start, poison), end) in starts.iter().zip(ends) {
@@ -231,7 +234,7 @@ mod tests {
     fn poison_covers_everything() {
         let out = Tensor::whole("o", ElemType::F32, [3, 1, 1, 1], Role::Output);
         let x = Tensor::whole("x", ElemType::Q2_0, [64, 1, 1, 1], Role::Input);
-        let plan = Plan { case: String::new(), tensors: vec![out, x], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors: vec![out, x], buffers: vec![], steps: vec![] };
         let layout = Layout::new(&plan, 2);
         let mut results = Shared::create(layout.result_bytes).unwrap();
         results.poison(&layout, &[0x0101_0101, 0x0202_0202]);

@@ -25,13 +25,17 @@ pub(super) enum Job {
     Argsort { x: usize, out: usize, order: Order },
     /// One top-k.
     TopK { x: usize, out: usize, k: usize },
+    /// Nothing: whoever runs the plan moves the bytes.
+    Moves,
 }
 
 impl Job {
     /// The tensor that the job writes.
-    pub(super) fn out(self) -> usize {
-        let (Job::MulMatId { out, .. } | Job::Argsort { out, .. } | Job::TopK { out, .. }) = self;
-        out
+    pub(super) fn out(self) -> Option<usize> {
+        match self {
+            Job::MulMatId { out, .. } | Job::Argsort { out, .. } | Job::TopK { out, .. } => Some(out),
+            Job::Moves => None,
+        }
     }
 }
 
@@ -96,6 +100,7 @@ impl Checker<'_> {
                 }
                 Ok(Job::TopK { x, out, k })
             }
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => Ok(Job::Moves),
         }
     }
 
@@ -173,6 +178,7 @@ mod tests {
         let t = Tensor::whole;
         Plan {
             case: String::new(),
+            buffers: vec![],
             tensors: vec![
                 t("w", ElemType::Q8_0, [64, 3, 2, 1], Role::Weights),
                 t("x", ElemType::F32, [64, 1, 5, 1], Role::Input),

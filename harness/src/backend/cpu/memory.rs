@@ -150,7 +150,7 @@ impl Scratch {
         let mut counts = [Some(0); 7];
         for job in jobs {
             let needed = match job {
-                Job::MulMatId { single: true, .. } | Job::TopK { .. } => continue,
+                Job::MulMatId { single: true, .. } | Job::TopK { .. } | Job::Moves => continue,
                 Job::MulMatId { sizes, .. } => {
                     let (tiles, slots) = (sizes.max_tiles(), product(&[sizes.max_tiles(), TILE_SLOTS]));
                     let of_slots = |size| slots.and_then(|slots| product(&[slots, size]));

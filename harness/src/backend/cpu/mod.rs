@@ -180,7 +180,7 @@ impl Loaded {
 
     /// Runs one job. Its output leaves the buffers meanwhile; no input is the output, which was checked.
     fn run(&mut self, job: Job, stages: &Stages) -> Result<(), DeviceError> {
-        let out = job.out();
+        let Some(out) = job.out() else { return Ok(()) };
         let mut bytes = std::mem::take(&mut self.buffers[out].bytes);
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.run_into(job, stages, &mut scratch, &mut bytes);
@@ -199,6 +199,7 @@ impl Loaded {
                 (stages.argsort)(x, order, &mut scratch.keys[..workers * padded], out);
                 Ok(())
             }
+            Job::Moves => Ok(()),
             Job::TopK { x, k, .. } => {
                 (stages.top_k)(self.view(x), k, out);
                 Ok(())

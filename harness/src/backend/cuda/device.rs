@@ -34,6 +34,8 @@ enum LoadedStep {
     MulMatId(MulMatId),
     Argsort(Argsort),
     TopK(TopK),
+    /// Nothing: whoever runs the plan moves the bytes.
+    Moves,
 }
 
 impl CudaDevice {
@@ -154,6 +156,7 @@ impl Loaded {
                 }
                 LoadedStep::Argsort(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
                 LoadedStep::TopK(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
+                LoadedStep::Moves => {}
             }
         }
         Ok(())
@@ -168,6 +171,7 @@ impl LoadedStep {
             }
             Step::Argsort { x, out, order } => LoadedStep::Argsort(Argsort::load(memory, plan, [x, out], order)?),
             Step::TopK { x, out } => LoadedStep::TopK(TopK::load(memory, plan, [x, out])?),
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => LoadedStep::Moves,
         })
     }
 
@@ -175,7 +179,7 @@ impl LoadedStep {
         match self {
             LoadedStep::MulMatId(s) => s.scratch(),
             LoadedStep::Argsort(s) => s.scratch(),
-            LoadedStep::TopK(_) => Vec::new(),
+            LoadedStep::TopK(_) | LoadedStep::Moves => Vec::new(),
         }
     }
 }

@@ -171,6 +171,7 @@ impl Threads {
         let work = |step: &Step| match *step {
             Step::MulMatId { weights, out, .. } => plan.tensors[out].elements() * plan.tensors[weights].shape[0],
             Step::Argsort { x, .. } | Step::TopK { x, .. } => plan.tensors[x].elements(),
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => 0,
         };
         // A case always is or never.
         let is_chosen = spread(&plan.case).is_multiple_of(SHARED);
@@ -196,6 +197,7 @@ fn refusal(plan: &Plan, step: &Step) -> String {
         Step::MulMatId { weights, x, ids, .. } => ("mul_mat_id", vec![weights, x, ids]),
         Step::Argsort { x, .. } => ("argsort", vec![x]),
         Step::TopK { x, .. } => ("top_k", vec![x]),
+        Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => ("moving bytes", vec![]),
     };
     let sources: Vec<String> = sources.into_iter().map(describe).collect();
     format!("ggml_backend_dev_supports_op says no to {op} of {}", sources.join(", "))

@@ -45,6 +45,9 @@ impl Loaded {
             let steps = plan.steps.len();
             return Err(LoadError::Unsupported(format!("{steps} steps, a graph has room for {MOST_STEPS}")));
         }
+        if plan.steps.iter().any(Step::moves_bytes) {
+            return Self::bytes_only(ggml, handle, usual, plan);
+        }
         if handle.packed.is_some() && !plan.tensors.iter().any(|t| t.role == Role::Weights) {
             let why = "the plan has no weights, and only they lie in this type of buffer: see the device without it";
             return Err(LoadError::Unsupported(why.to_owned()));
@@ -92,6 +95,7 @@ impl Loaded {
                     let target = &plan.tensors[out];
                     rest.top_k(source(x)?, target.shape[0], target.parent_bytes())
                 }
+                Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => continue,
             };
             let target = &plan.tensors[op.out];
             if rest.bytes(raw) != target.parent_bytes() {
@@ -107,6 +111,34 @@ impl Loaded {
             return Err(DeviceError(format!("no step writes '{}'", plan.tensors[i].name)).into());
         }
         Ok(Loaded { graph: None, _buffers: buffers, tensors, ops, _contexts: [rest, weights], plan: plan.clone() })
+    }
+
+    /// A plan that only moves bytes: every tensor is just memory.
+    fn bytes_only(
+        ggml: &'static Ggml,
+        handle: &Handle,
+        usual: *mut BufferType,
+        plan: &Plan,
+    ) -> Result<Self, LoadError> {
+        if !plan.steps.iter().all(Step::moves_bytes) {
+            let why = "a plan with operations beside steps that move bytes".to_owned();
+            return Err(LoadError::Unsupported(why));
+        }
+        let context = Context::of_tensors(ggml, plan.tensors.len())?;
+        let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
+        let numbers: Vec<c_int> = numbers.collect::<Result<_, _>>()?;
+        let tensors = plan.tensors.iter().zip(numbers).map(|(t, number)| context.tensor(t, number)).collect();
+        let bytes = plan.tensors.iter().map(conform_cases::plan::Tensor::parent_bytes).sum();
+        let buffers = vec![context.allocate(handle.dev, usual, bytes)?];
+        let empty = Context::of_tensors(ggml, 1)?;
+        Ok(Loaded {
+            graph: None,
+            _buffers: buffers,
+            tensors,
+            ops: vec![],
+            _contexts: [context, empty],
+            plan: plan.clone(),
+        })
     }
 
     /// The graph of a range of steps.
@@ -142,6 +174,9 @@ impl Operation {
             Step::TopK { x, out } => {
                 let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
                 (k <= cols, out, [k, r1, r2, r3])
+            }
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => {
+                return Err(DeviceError(format!("step {at} is no operation")).into());
             }
         };
         let target = &plan.tensors[out];
