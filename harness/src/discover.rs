@@ -47,18 +47,25 @@ pub struct Source {
     pub launch: Launch,
     /// What was said to have it asked, as on a command line: then it must have devices.
     pub told: Option<String>,
+    /// Starts a worker of the part that can be asked where asking for all of it ends the worker.
+    pub part: Option<Launch>,
 }
 
 impl Source {
     /// Every backend that needs no telling. `launch` makes the command that starts a worker of a backend.
     pub fn backends(launch: impl Fn(&str) -> Launch) -> Vec<Self> {
-        let source = |name| Source { name: String::from(name), launch: launch(name), told: None };
+        let source = |name| Source { name: String::from(name), launch: launch(name), told: None, part: None };
         backend::names().into_iter().map(source).collect()
     }
 
     /// A build of ggml.
     pub fn ggml(build: &Build, launch: impl Fn(&str) -> Launch) -> Self {
-        Source { name: build.prefix(), launch: build.tell(launch("ggml")), told: Some(format!("--ggml {build}")) }
+        Source {
+            name: build.prefix(),
+            launch: build.tell(launch("ggml")),
+            told: Some(format!("--ggml {build}")),
+            part: Some(build.tell_cpu_only(launch("ggml"))),
+        }
     }
 }
 
@@ -90,17 +97,29 @@ pub fn ask(source: &Source) -> Result<Vec<Found>, Missing> {
 
 /// The same, with the parts that have no devices.
 fn ask_parts(source: &Source) -> Result<(Vec<Found>, Vec<Missing>), Missing> {
-    let Source { name, launch, told } = source;
+    let Source { name, launch, told, part } = source;
     let missing = |why| Missing { backend: name.clone(), why };
     // A death is believed when a fresh worker repeats it: it may have come from outside.
     let answer = match Worker::probe(launch, PROBE_DEADLINE) {
         Err(OpenError::Died(_)) => Worker::probe(launch, PROBE_DEADLINE),
         answer => answer,
     };
-    let (devices, absent) = match answer {
-        Ok(Probe::Found(devices)) => (devices, Vec::new()),
-        Ok(Probe::FoundPart { devices, absent }) => (devices, absent),
-        Ok(Probe::Missing(why)) => return Err(missing(why)),
+    let parts = |probe| match probe {
+        Probe::Found(devices) => Ok((devices, Vec::new())),
+        Probe::FoundPart { devices, absent } => Ok((devices, absent)),
+        Probe::Missing(why) => Err(why),
+    };
+    let (launch, devices, absent) = match answer {
+        Ok(probe) => parts(probe).map(|(devices, absent)| (launch, devices, absent)).map_err(missing)?,
+        Err(OpenError::Died(death)) => {
+            let why = format!("{death}{}", death.last_line());
+            // A driver that dies while it is asked must not take those along that would answer.
+            let part = part.as_ref().and_then(|part| Some((part, Worker::probe(part, PROBE_DEADLINE).ok()?)));
+            let part = part.and_then(|(launch, probe)| Some((launch, parts(probe).ok()?)));
+            let Some((launch, (devices, mut absent))) = part else { return Err(missing(why)) };
+            absent.push(format!("{why}; only a part of it was asked then"));
+            (launch, devices, absent)
+        }
         Err(e) => return Err(missing(e.to_string())),
     };
     let found = devices.into_iter().map(|info| Found { info, launch: launch.clone(), told: told.clone() }).collect();

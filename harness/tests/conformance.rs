@@ -139,12 +139,12 @@ fn trial(slot: &Slot, group: &str, slots: &[Slot]) -> Result<Completion, Failed>
     if of_slot.is_empty() {
         return absent(format!("there is no device of {}", slot.name));
     }
-    let selected: Vec<Found> = of_slot.into_iter().filter(|f| wanted.matches(&f.info.key)).collect();
+    let selected: Vec<Found> = of_slot.into_iter().filter(|f| f.is_named_by(&wanted)).collect();
     if selected.is_empty() {
-        let keys = slots.iter().flat_map(|slot| devices(slot).unwrap_or_default()).map(|found| found.info.key);
-        let keys: Vec<String> = keys.collect();
+        let all: Vec<Found> = slots.iter().flat_map(|slot| devices(slot).unwrap_or_default()).collect();
         // Whoever names a device wants it tested: a name that is none must not pass for a test of nothing.
-        if !keys.iter().any(|key| wanted.matches(key)) {
+        if !all.iter().any(|f| f.is_named_by(&wanted)) {
+            let keys: Vec<&str> = all.iter().map(|f| f.info.key.as_str()).collect();
             return Err(format!("CONFORM_DEVICE={wanted} selects no device; found: {}", keys.join(", ")).into());
         }
         return absent(format!("CONFORM_DEVICE={wanted} selects none of it"));
@@ -181,7 +181,7 @@ fn devices(slot: &Slot) -> Result<Vec<Found>, String> {
     let mut asked = ASKED.lock().unwrap_or_else(PoisonError::into_inner);
     let launch = |backend: &str| Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
     let source = match &slot.source {
-        Place::Backend(name) => Source { name: (*name).to_owned(), launch: launch(name), told: None },
+        Place::Backend(name) => Source { name: (*name).to_owned(), launch: launch(name), told: None, part: None },
         Place::Ggml(build) => Source::ggml(build, launch),
     };
     asked.entry(source.name.clone()).or_insert_with(|| ask(&source).map_err(|m| m.why)).clone()

@@ -95,6 +95,14 @@ pub struct Death {
     pub log: String,
 }
 
+impl Death {
+    /// The last line that it printed, as an addition to a sentence: usually the one that tells.
+    pub fn last_line(&self) -> String {
+        let last = self.log.lines().rev().map(str::trim).find(|line| !line.is_empty());
+        last.map(|line| format!("; it printed last: {line}")).unwrap_or_default()
+    }
+}
+
 /// Why there is no worker with an open device.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {

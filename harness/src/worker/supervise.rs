@@ -292,7 +292,7 @@ impl Supervisor {
                 }
                 Err(OpenError::Died(death)) => {
                     let outside = death.cause.is_from_outside();
-                    self.failed_opening(&format!("{death}{}", last_line(&death.log)), outside)?;
+                    self.failed_opening(&format!("{death}{}", death.last_line()), outside)?;
                 }
                 // A first refusal is an answer, and a program that cannot be started will not be there the next time.
                 Err(e) if self.info.is_none() => return Err(self.lose(e.to_string())),
@@ -353,13 +353,4 @@ impl From<Death> for Incident {
     fn from(death: Death) -> Self {
         Incident { kind: death.cause.kind(), detail: death.to_string(), log: death.log }
     }
-}
-
-/// The last line of a log, as an addition to a sentence: usually the one that tells.
-fn last_line(log: &str) -> String {
-    log.lines()
-        .rev()
-        .find(|l| !l.trim().is_empty())
-        .map(|l| format!("; it printed last: {}", l.trim()))
-        .unwrap_or_default()
 }

@@ -92,6 +92,41 @@ fn every_cpu_device_computes() {
     }
 }
 
+/// A backend that ends the process while it is asked for devices takes no others along.
+#[test]
+fn a_backend_that_dies_while_it_is_asked_is_a_reason() {
+    let Some(build) = builds().pop() else { return };
+    let folder = tempfile::tempdir().unwrap();
+    for file in std::fs::read_dir(&build.dir).unwrap().map(|e| e.unwrap().path()) {
+        let name = file.file_name().unwrap().to_str().unwrap();
+        let is_wanted = ["libggml.", "libggml-base", "libggml-cpu-x64"].iter().any(|start| name.starts_with(start));
+        if is_wanted && file.is_file() {
+            std::fs::copy(&file, folder.path().join(name)).unwrap();
+        }
+    }
+    // Another backend's symbols are not asked for: it dies before.
+    let source = folder.path().join("dies.c");
+    std::fs::write(
+        &source,
+        "#include <stdio.h>\n#include <stdlib.h>\n\
+        void *ggml_backend_init(void) { fputs(\"what(): no driver\\n\", stderr); abort(); }\n",
+    )
+    .unwrap();
+    let mut cc = Command::new("cc");
+    cc.args(["-shared", "-fPIC", "-o"]).arg(folder.path().join("libggml-vulkan.so")).arg(source);
+    assert!(cc.status().unwrap().success());
+    let launch = |backend: &str| Launch::conform(env!("CARGO_BIN_EXE_conform"), backend);
+    let discovery = discover(&[Source::ggml(&Build::in_dir(folder.path()), launch)]);
+    assert!(discovery.found.iter().any(|f| f.info.key.contains("-cpu-x64")), "{discovery:?}");
+    let [missing] = &discovery.missing[..] else { panic!("{discovery:?}") };
+    for part in ["SIGABRT", "what(): no driver", "only a part of it was asked"] {
+        assert!(missing.why.contains(part), "{}", missing.why);
+    }
+    // A worker of what was found doesn't load the other either.
+    let found = discovery.found.iter().find(|f| f.info.key.ends_with("-cpu-x64")).unwrap();
+    assert!(is_right(&mut supervisor(found), &found.info.key, &mut Small::sort(Order::Asc)));
+}
+
 #[test]
 fn views_are_views() {
     for build in builds() {

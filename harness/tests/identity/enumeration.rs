@@ -75,6 +75,8 @@ fn a_loader_that_breaks_is_a_reason() {
     assert_eq!(reason("print"), "the OpenCL loader knows no platform");
     assert!(reason("abort").contains("SIGABRT"), "{}", reason("abort"));
     assert!(reason("print and abort").contains("SIGABRT"));
+    // What was printed last usually tells.
+    assert!(reason("print and abort").contains("a lie"));
     assert!(reason("exit").contains("exit"), "{}", reason("exit"));
     assert!(reason("hand out").contains("SIGSEGV"), "{}", reason("hand out"));
     // The exception meets frames that are not C's: whoever ends the process, it is told.

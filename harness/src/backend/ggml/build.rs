@@ -12,6 +12,9 @@ pub const DIR: &str = "CONFORM_GGML_DIR";
 /// The name, in the environment of a worker.
 pub const NAME: &str = "CONFORM_GGML_NAME";
 
+/// Set in the environment of a worker that is to load no backend but the CPU's.
+const CPU_ONLY: &str = "CONFORM_GGML_CPU_ONLY";
+
 /// A folder of libraries and a name, written `[NAME=]DIR`.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Build {
@@ -48,6 +51,17 @@ impl Build {
         // An assertion has ggml start a debugger for a backtrace where there is one, which takes seconds; its text and
         // line are logged all the same.
         launch.env(DIR, &self.dir).env(NAME, &self.name).env("GGML_NO_BACKTRACE", "1")
+    }
+
+    /// The same for a worker that loads no backend but the CPU's: where another one dies while it is asked for devices.
+    #[must_use]
+    pub fn tell_cpu_only(&self, launch: Launch) -> Launch {
+        self.tell(launch).env(CPU_ONLY, "1")
+    }
+
+    /// True if this process was told so.
+    pub(super) fn is_cpu_only() -> bool {
+        std::env::var_os(CPU_ONLY).is_some()
     }
 
     /// What the keys of its devices begin with.

@@ -77,7 +77,8 @@ impl Catalogue {
                 key = format!("{key}-{variant}");
                 properties.insert("variant".to_owned(), variant.clone());
             }
-            if wanted.is_some_and(|wanted| !may_be_of(wanted, &key)) {
+            let is_left_out = Build::is_cpu_only() && module.backend != "cpu";
+            if is_left_out || wanted.is_some_and(|wanted| !may_be_of(wanted, &key)) {
                 continue;
             }
             match ggml.load_module(module) {
