@@ -43,6 +43,12 @@
 //! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…}}
 //! ```
 //!
+//! A device's `identity` says who lists it (`driver`, the same for all devices
+//! of one list and for no others) and at which place (`index`); and where the
+//! driver tells them its `pci` bus id, `uuid`, `luid`, `kind` and `memory`, in
+//! the driver's own spelling: see [`Claims`](crate::identity::Claims). By these
+//! a GPU is known that several workers reach.
+//!
 //! # What `run` means
 //!
 //! [`Plan`] describes tensors and steps, [`Layout`] where each tensor's bytes
