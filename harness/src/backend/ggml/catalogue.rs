@@ -179,6 +179,7 @@ impl Backend<'_> {
         put("buffer_type", Some(self.buffer_type_name(usual)));
         put("memory", (total > 0).then(|| total.to_string()));
         put("features", self.features());
+        put("copies", Some(super::transfer::COPIES.to_owned()));
         put("version", version.clone());
         put("commit", commit.clone());
         let told = [version.map(|v| format!("version {v}")), commit.map(|c| format!("commit {c}"))];
