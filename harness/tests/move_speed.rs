@@ -9,7 +9,7 @@
 use std::time::{Duration, Instant};
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Part, Place, Plan, Role, Tensor};
+use conform_cases::plan::{Part, Place, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::cpu::CpuDriver;
 use conform_harness::backend::ggml::GgmlDriver;
@@ -77,7 +77,9 @@ fn best(mut work: impl FnMut()) -> Duration {
 fn measure(device: &mut dyn Device) {
     let key = device.info().key.clone();
     let tensors = (0..LAYERS).map(|_| Tensor::whole("k", ElemType::F16, [BYTES / 2, 1, 1, 1], Role::Output)).collect();
-    device.load(&Plan { case: String::new(), tensors, buffers: vec![], steps: vec![] }).unwrap();
+    // A step says what kind of plan it is.
+    let steps = vec![Step::Fill { tensor: 0, byte: 1 }];
+    device.load(&Plan { case: String::new(), tensors, buffers: vec![], steps }).unwrap();
     let mut blob = vec![1u8; LAYERS * BYTES];
     for (i, bytes) in blob.chunks(BYTES).enumerate() {
         device.write(i, 0, bytes).unwrap();

@@ -241,9 +241,32 @@ pub(crate) fn rows() -> Plan {
     Plan { case: "rows".to_owned(), tensors, buffers, steps }
 }
 
+/// More pieces than a device may queue, or describe, at once.
+pub(crate) fn many() -> Plan {
+    const COUNT: usize = 20_000;
+    let tensor = |name| Tensor::whole(name, ElemType::I8, [10 * COUNT, 1, 1, 1], Role::Output);
+    let parts = |tensor, first: usize| {
+        let places = (0..COUNT).map(|i| (Place::at(i * 10 + first + i % 4), Place::at((i * 7) % COUNT * 3)));
+        places.map(|(here, there)| Part { tensor, here, there, size: 3, count: 1 }).collect::<Vec<_>>()
+    };
+    let buffer = |name: &str, is_given| Buffer { name: name.into(), bytes: 3 * COUNT, is_given };
+    Plan {
+        case: "many".to_owned(),
+        tensors: ["a", "b"].map(tensor).to_vec(),
+        buffers: vec![buffer("from", true), buffer("to", false), buffer("seen", false)],
+        steps: vec![
+            Step::Upload { from: 0, parts: parts(0, 1) },
+            Step::Copy { from: 0, parts: parts(1, 3) },
+            Step::Fetch { to: 1, parts: parts(1, 4) },
+            Step::Upload { from: 1, parts: [&parts(0, 0)[..4000], &parts(1, 2)[..4000]].concat() },
+            Step::Fetch { to: 2, parts: parts(0, 2) },
+        ],
+    }
+}
+
 /// Every plan that a device must run.
 pub(crate) fn plans() -> impl Iterator<Item = (u64, Plan)> {
-    (0..150).map(|seed| (seed, random(seed))).chain([(1000, rows())])
+    (0..150).map(|seed| (seed, random(seed))).chain([(1000, rows()), (1001, many())])
 }
 
 pub(crate) fn check(device: &mut dyn Device) {

@@ -28,6 +28,8 @@ pub(super) struct Limits {
     pub(super) max_alloc: u64,
     pub(super) global_mem: u64,
     pub(super) local_mem: u64,
+    /// Its memory is the host's own.
+    pub(super) shares_memory: bool,
     /// Work-items per launch that a size_t of the device can count.
     max_items: u64,
 }
@@ -72,6 +74,8 @@ impl Runtime {
             max_alloc: device.max_mem_alloc_size().map_err(info)?,
             global_mem: device.global_mem_size().map_err(info)?,
             local_mem: device.local_mem_size().map_err(info)?,
+            // The question is deprecated: no answer is a no.
+            shares_memory: device.host_unified_memory().unwrap_or(false),
             max_items: if device.address_bits().map_err(info)? == 32 { u32::MAX.into() } else { u64::MAX },
         };
         let context = Context::from_device(device).map_err(failed("clCreateContext", "device"))?;

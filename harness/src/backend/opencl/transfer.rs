@@ -36,6 +36,9 @@ const MOST_QUEUED: usize = 1 << 14;
 impl Runtime {
     /// Writes pieces of host memory. The parts were checked against the tensors and `from`.
     pub(super) fn upload(&self, memory: &mut [Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        if self.is_better_mapped(parts) {
+            return self.upload_mapped(memory, from, parts);
+        }
         let queued = transfers(parts).try_for_each(|t| {
             let Buffer { name, raw, .. } = &mut memory[t.tensor].raw;
             let call = if t.count == 1 { "clEnqueueWriteBuffer" } else { "clEnqueueWriteBufferRect" };
@@ -68,6 +71,9 @@ impl Runtime {
 
     /// Reads pieces into host memory, in the same way.
     pub(super) fn fetch(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        if self.is_better_mapped(parts) {
+            return self.fetch_mapped(memory, to, parts);
+        }
         let queued = transfers(parts).try_for_each(|t| {
             let Buffer { name, raw, .. } = &memory[t.tensor].raw;
             let call = if t.count == 1 { "clEnqueueReadBuffer" } else { "clEnqueueReadBufferRect" };
@@ -139,7 +145,13 @@ impl Runtime {
         self.keep(event.map(Event::new).map_err(ClError), call, &to.name)
     }
 
-    fn keep(&self, event: Result<Event, ClError>, call: &'static str, object: &Rc<str>) -> Result<(), DeviceError> {
+    /// Remembers a queued command, so that its failure is seen.
+    pub(super) fn keep(
+        &self,
+        event: Result<Event, ClError>,
+        call: &'static str,
+        object: &Rc<str>,
+    ) -> Result<(), DeviceError> {
         let event = event.map_err(failed(call, object))?;
         self.queued.borrow_mut().push(Queued { event, call, object: Rc::clone(object) });
         // The borrow has ended: waiting looks at the same list.
