@@ -10,12 +10,24 @@ use rayon::prelude::*;
 
 use crate::draw::Draw;
 use crate::id::{IdError, Parts, VERSION};
+use crate::inputs::Inputs;
+use crate::judge::Oracle;
 use crate::op::{CaseType, Op, Program};
 use crate::plan::{Layout, Plan, Tensor};
+use crate::state::case_type;
+use crate::state::stages::Stages;
 use crate::{argsort, mul_mat_id, top_k};
 
 /// Every op.
-pub const OPS: &[Op] = &[mul_mat_id::OP, argsort::OP, top_k::OP];
+pub const OPS: &[Op] = &[
+    mul_mat_id::OP,
+    argsort::OP,
+    top_k::OP,
+    case_type::KV,
+    case_type::RECURRENT,
+    case_type::HYBRID,
+    case_type::CHECKPOINT,
+];
 
 /// One case.
 #[derive(Clone, Debug)]
@@ -47,6 +59,22 @@ impl Case {
     pub fn draw_by_build(seed: u64, index: u64) -> Self {
         let mut draw = Self::drawer(seed, index, 1);
         let body = mul_mat_id::draw_by_build(&mut draw);
+        Case { seed: u64::from(draw.bits32()), body }
+    }
+
+    /// The same for state that is saved and loaded; it has a sequence of its own.
+    pub fn draw_state(seed: u64, index: u64) -> Self {
+        let mut draw = Self::drawer(seed, index, 2);
+        let ops = [
+            case_type::KV,
+            case_type::KV,
+            case_type::KV,
+            case_type::RECURRENT,
+            case_type::HYBRID,
+            case_type::CHECKPOINT,
+        ];
+        let at = draw.between(0, ops.len() - 1);
+        let body = (ops[at].draw)(&mut draw);
         Case { seed: u64::from(draw.bits32()), body }
     }
 
@@ -102,6 +130,21 @@ impl Case {
                 self.body.fill_buffer(self.seed, i, &mut file[*at..at + buffer.bytes]);
             }
         }
+    }
+
+    /// The right values for the given inputs.
+    pub fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+        self.body.oracle(self.seed, inputs)
+    }
+
+    /// What a person wants to see of the case beyond its tensors: one line each.
+    pub fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+        self.body.describe(self.seed, inputs)
+    }
+
+    /// The same case for an engine with other stages, to see that it notices; `None` where the op has no engine.
+    pub fn with_stages(&self, stages: Stages) -> Option<Self> {
+        Some(Case { seed: self.seed, body: self.body.with_stages(stages)? })
     }
 
     /// The op's own part.

@@ -32,6 +32,7 @@ pub mod mul_mat_id;
 pub mod op;
 pub mod plan;
 pub mod profile;
+pub mod state;
 pub mod stream;
 pub mod top_k;
 

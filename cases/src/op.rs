@@ -9,6 +9,7 @@ use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::Model;
 use crate::plan::{Buffer, Step, Tensor};
+use crate::state::stages::Stages;
 
 /// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
 pub trait CaseType: fmt::Debug + Send + Sync {
@@ -30,6 +31,11 @@ pub trait CaseType: fmt::Debug + Send + Sync {
     /// Fills bytes of an input's allocation that lie outside the view: a kernel that reads them should show it.
     fn fill_margin(&self, seed: u64, tensor: usize, bytes: &mut [u8]);
 
+    /// The same case for an engine with other stages; `None` where the op has no engine.
+    fn with_stages(&self, _stages: Stages) -> Option<Arc<dyn CaseType>> {
+        None
+    }
+
     /// Fills host memory whose bytes are given.
     fn fill_buffer(&self, _seed: u64, _buffer: usize, _bytes: &mut [u8]) {}
 
@@ -49,10 +55,10 @@ pub trait CaseType: fmt::Debug + Send + Sync {
     fn model(&self, device: &Capabilities) -> Option<Model>;
 
     /// Computes the right values for the given inputs.
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle>;
+    fn oracle(&self, seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle>;
 
     /// What a person wants to see of the case beyond its tensors: one line each.
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String>;
+    fn describe(&self, seed: u64, inputs: &Inputs<'_>) -> Vec<String>;
 }
 
 /// What a case type unfolds to: the parts of a plan.

@@ -12,6 +12,11 @@ use conform_cases::model::{Kernels, probe};
 use conform_cases::mul_mat_id::Data;
 use conform_cases::plan::{Layout, Role};
 use conform_cases::profile::Profile;
+use conform_cases::state::case_type;
+use conform_cases::state::lower::lower;
+use conform_cases::state::ops::{Mix, Recipe, Script};
+use conform_cases::state::shape::{KvShape, RecurrentShape, Shape};
+use conform_cases::state::stages::Stages;
 
 fn snapshot(name: &str, text: &str) {
     let mut settings = insta::Settings::clone_current();
@@ -61,7 +66,14 @@ impl Filled {
 #[test]
 fn input_bytes() {
     let small = |c: &Case| c.body().cost().input_elements < 40_000 && !is_decoded_by_build(c);
-    snapshot("input_bytes", &hashes(smoke().filter(small).take(400)));
+    let is_state = |c: &Case| case_type::is_state(c.body().op());
+    snapshot("input_bytes", &hashes(smoke().filter(|c| !is_state(c)).filter(small).take(400)));
+}
+
+/// The same for state that is saved and loaded: new rows, and blobs that are given.
+#[test]
+fn state_bytes() {
+    snapshot("state_bytes", &hashes(Profile::State.cases(1, 40)));
 }
 
 /// The same for weights that only a build decodes: every recipe of every type.
@@ -97,6 +109,9 @@ fn hashes(cases: impl Iterator<Item = Case>) -> String {
         for (i, t) in f.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
             writeln!(text, "  {:016x} {}", hash(f.inputs().tensor(i).1), t.name).unwrap();
         }
+        for (i, b) in f.plan.buffers.iter().enumerate().filter(|(_, b)| b.is_given) {
+            writeln!(text, "  {:016x} {}", hash(f.inputs().buffer(i)), b.name).unwrap();
+        }
     }
     text
 }
@@ -110,7 +125,7 @@ fn exact_values() {
         for (data, n) in [("wide", 1), ("wide", 3), ("narrow", 2)] {
             let id = format!("mul_mat_id/w={w},x=f32,e=3,u=2,m=4,n={n},k=256/route=shuffle,data={data}/v1-2a");
             let f = Filled::new(id.parse().unwrap());
-            let expected = f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own);
+            let expected = f.case.oracle(&f.inputs()).expected(&f.inputs(), &own);
             assert!(expected.iter().all(|e| e.class == Class::Exact), "{id}");
             writeln!(text, "{id}").unwrap();
             for row in expected.chunks(4) {
@@ -125,7 +140,7 @@ fn exact_values() {
     ] {
         let f = Filled::new(id.parse().unwrap());
         writeln!(text, "{id}").unwrap();
-        for row in f.case.body().oracle(&f.inputs()).expected(&f.inputs(), &own).chunks(per_row) {
+        for row in f.case.oracle(&f.inputs()).expected(&f.inputs(), &own).chunks(per_row) {
             writeln!(text, "  {:?}", row.iter().map(|e| e.value).collect::<Vec<_>>()).unwrap();
         }
     }
@@ -147,4 +162,44 @@ fn mxfp4_layout() {
         writeln!(text, "  values 0..15: {:?}", &values[..16]).unwrap();
     }
     snapshot("mxfp4_layout", &text);
+}
+
+/// A blob of each format, with the name of every field.
+#[test]
+fn state_blobs() {
+    let kv = |v_trans, has_xy| KvShape {
+        streams: 2,
+        cells: 6,
+        sequences: 3,
+        layers: 1,
+        k_embd: 32,
+        v_embd: 3,
+        k_type: ElemType::Q8_0,
+        v_type: ElemType::F16,
+        v_trans,
+        has_xy,
+        window: 0,
+    };
+    let recurrent = |s_trans| RecurrentShape {
+        cells: 4,
+        sequences: 3,
+        layers: 1,
+        r_embd: 2,
+        s_embd: 3,
+        r_type: ElemType::F32,
+        s_type: ElemType::F32,
+        s_trans,
+    };
+    let mut text = String::new();
+    for (name, shape) in [
+        ("attention", Shape { kv: Some(kv(false, true)), recurrent: None }),
+        ("attention, V transposed", Shape { kv: Some(kv(true, false)), recurrent: None }),
+        ("recurrent, S transposed", Shape { kv: None, recurrent: Some(recurrent(true)) }),
+        ("hybrid", Shape { kv: Some(kv(false, false)), recurrent: Some(recurrent(false)) }),
+    ] {
+        let script = Script::draw(&shape, &Recipe { ops: 6, mix: Mix::Any, ring: 0 }, 42);
+        let lowered = lower(&shape, &script, 0, 42, Stages::default());
+        writeln!(text, "{name}\n{}", lowered.saved.last().unwrap().blob(&shape)).unwrap();
+    }
+    snapshot("state_blobs", &text);
 }

@@ -122,11 +122,11 @@ impl CaseType for Argsort {
         None
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(ArgsortOracle { keys: self.rows.read(inputs, X), cols: self.rows.cols, order: self.order })
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         let cols = self.rows.cols;
         let network = format!("network   {cols} columns padded to {}", cols.next_power_of_two());
         vec![network, self.rows.describe(inputs, X)]

@@ -49,7 +49,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 16] = [
+pub const CHECKS: [&str; 26] = [
     "support",
     "decoded",
     "written",
@@ -66,6 +66,16 @@ pub const CHECKS: [&str; 16] = [
     "best",
     "inputs",
     "repeat",
+    "size",
+    "refusal",
+    "mismatch",
+    "transfers",
+    "blob",
+    "queued",
+    "roundtrip",
+    "placement",
+    "source",
+    "outside",
 ];
 
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload

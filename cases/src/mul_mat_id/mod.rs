@@ -398,11 +398,11 @@ impl CaseType for MulMatId {
         Some(self.model_on(device))
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(oracle::MulMatIdOracle::new(self, inputs))
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         let (t, bytes) = inputs.tensor(IDS);
         let ids = (0..self.n).flat_map(|n| read_i32(&bytes[t.row_range([n, 0, 0])]));
         routing::describe(self.experts, ids)

@@ -4,6 +4,7 @@ mod ggml_grid;
 
 use crate::case::{Case, OPS};
 use crate::id::words;
+use crate::state::case_type;
 
 words! {
     /// A named selection of cases.
@@ -18,6 +19,8 @@ words! {
         Corpus = "corpus",
         /// Drawn matmuls of the weight types that only a ggml build decodes, under a fresh seed unless one is given.
         GgmlTypes = "ggml-types",
+        /// State that is saved and loaded: the named cases and a thousand drawn ones.
+        State = "state",
         /// The grid of ggml's own backend test, which is the same in every run.
         GgmlGrid = "ggml-grid",
     }
@@ -35,7 +38,7 @@ impl Profile {
         match self {
             Profile::Smoke => 1_100,
             Profile::Full => 20_000,
-            Profile::Random | Profile::GgmlTypes => 1_000,
+            Profile::Random | Profile::GgmlTypes | Profile::State => 1_000,
             Profile::Corpus | Profile::GgmlGrid => 0,
         }
     }
@@ -49,6 +52,7 @@ impl Profile {
     pub fn draw(self, seed: u64, index: u64) -> Case {
         match self {
             Profile::GgmlTypes => Case::draw_by_build(seed, index),
+            Profile::State => Case::draw_state(seed, index),
             _ => Case::draw(seed, index),
         }
     }
@@ -58,6 +62,7 @@ impl Profile {
         let fixed = match self {
             Profile::Smoke | Profile::Full => [corpus(), named()].concat(),
             Profile::Corpus => corpus(),
+            Profile::State => named().into_iter().filter(|case| case_type::is_state(case.body().op())).collect(),
             Profile::GgmlGrid => ggml_grid::cases(),
             Profile::Random | Profile::GgmlTypes => Vec::new(),
         };

@@ -100,11 +100,11 @@ impl CaseType for TopK {
         None
     }
 
-    fn oracle(&self, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
+    fn oracle(&self, _seed: u64, inputs: &Inputs<'_>) -> Box<dyn Oracle> {
         Box::new(TopKOracle { keys: self.rows.read(inputs, X), cols: self.rows.cols, k: self.k })
     }
 
-    fn describe(&self, inputs: &Inputs<'_>) -> Vec<String> {
+    fn describe(&self, _seed: u64, inputs: &Inputs<'_>) -> Vec<String> {
         vec![self.rows.describe(inputs, X)]
     }
 }

@@ -85,7 +85,7 @@ impl Bench {
     pub(crate) fn judge(&self) -> Judgement {
         let decoded = Decoded::read(&self.plan, &self.layout, &self.results);
         let inputs = Inputs::new(&self.plan, &self.layout, &self.inputs).with_decoded(&decoded);
-        let oracle = self.case.body().oracle(&inputs);
+        let oracle = self.case.oracle(&inputs);
         let execution = Execution {
             plan: &self.plan,
             layout: &self.layout,

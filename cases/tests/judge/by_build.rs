@@ -59,6 +59,6 @@ fn values_that_are_not_finite_are_named() {
 fn without_a_build_nothing_is_known() {
     let bench = bench(ElemType::Q5K, 1, "");
     let inputs = Inputs::new(&bench.plan, &bench.layout, &bench.inputs);
-    let expected = bench.case.body().oracle(&inputs).expected(&inputs, &bench.device);
+    let expected = bench.case.oracle(&inputs).expected(&inputs, &bench.device);
     assert!(expected.iter().all(|e| e.value.is_nan()));
 }

@@ -29,7 +29,7 @@ pub(super) fn show(args: &Show) -> Outcome {
         None => Vec::new(),
     };
     let cost = case.body().cost();
-    let lines = case.body().describe(&prepared.inputs());
+    let lines = case.describe(&prepared.inputs());
     if args.json {
         say_json(&json!({
             "case": case.id(),

@@ -142,7 +142,7 @@ impl Prepared {
         }
         let started = Instant::now();
         let inputs = self.inputs().with_decoded(&decoded);
-        let oracle = self.case.body().oracle(&inputs);
+        let oracle = self.case.oracle(&inputs);
         self.devices.iter().for_each(|device| oracle.prepare(&inputs, device));
         let answer = Arc::new(Answer { decoded, oracle, time: started.elapsed() });
         answers.push(answer.clone());
