@@ -2,56 +2,22 @@
 
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Buffer, Part, Place, Plan, Role, Step, Tensor};
+use conform_cases::state::plain::PlainMemory;
 use conform_cases::stream::Stream;
 use conform_harness::backend::{Device, DeviceError};
 
-/// What the steps of a plan do to bytes, and nothing else.
-pub(crate) struct Host {
-    pub(crate) tensors: Vec<Vec<u8>>,
-    pub(crate) buffers: Vec<Vec<u8>>,
+/// Any bytes in tensors and in buffers.
+pub(crate) fn host(plan: &Plan, seed: u64) -> PlainMemory {
+    let fill = |i: usize, bytes: usize| {
+        let stream = Stream::new(seed, 77).at(i as u64);
+        (0..bytes).map(|at| stream.word(at as u64) as u8).collect::<Vec<_>>()
+    };
+    let tensors = plan.tensors.iter().enumerate().map(|(i, t)| fill(i, t.parent_bytes())).collect();
+    let buffers = plan.buffers.iter().enumerate().map(|(i, b)| fill(1000 + i, b.bytes)).collect();
+    PlainMemory { tensors, buffers }
 }
 
-impl Host {
-    /// Any bytes in tensors and in the buffers that are given.
-    pub(crate) fn new(plan: &Plan, seed: u64) -> Self {
-        let fill = |i: usize, bytes: usize| {
-            let stream = Stream::new(seed, 77).at(i as u64);
-            (0..bytes).map(|at| stream.word(at as u64) as u8).collect::<Vec<_>>()
-        };
-        let tensors = plan.tensors.iter().enumerate().map(|(i, t)| fill(i, t.parent_bytes())).collect();
-        let buffers = plan.buffers.iter().enumerate().map(|(i, b)| fill(1000 + i, b.bytes)).collect();
-        Host { tensors, buffers }
-    }
-
-    pub(crate) fn step(&mut self, step: &Step) {
-        match step {
-            Step::Copy { from, parts } => {
-                each_piece(parts, |part, here, there| {
-                    let piece = self.tensors[*from][there..there + part.size].to_vec();
-                    self.tensors[part.tensor][here..here + part.size].copy_from_slice(&piece);
-                });
-            }
-            Step::Upload { from, parts } => each_piece(parts, |part, here, there| {
-                let piece = &self.buffers[*from][there..there + part.size];
-                self.tensors[part.tensor][here..here + part.size].copy_from_slice(piece);
-            }),
-            Step::Fetch { to, parts } => each_piece(parts, |part, here, there| {
-                let piece = &self.tensors[part.tensor][here..here + part.size];
-                self.buffers[*to][there..there + part.size].copy_from_slice(piece);
-            }),
-            Step::Fill { tensor, byte } => self.tensors[*tensor].fill(*byte),
-            _ => panic!("{step:?} computes"),
-        }
-    }
-}
-
-fn each_piece(parts: &[Part], mut act: impl FnMut(&Part, usize, usize)) {
-    for part in parts {
-        part.pieces().for_each(|(here, there)| act(part, here, there));
-    }
-}
-
-/// The same on a device. Host memory that it was given holds something else as soon as it says that it is done.
+/// Does a step on a device. Host memory that it was given holds something else as soon as it says that it is done.
 pub(crate) fn step_on(
     device: &mut dyn Device,
     buffers: &mut [Vec<u8>],
@@ -75,14 +41,14 @@ pub(crate) fn step_on(
 
 /// Runs a plan on both; the error says what differs first.
 pub(crate) fn compare(device: &mut dyn Device, plan: &Plan, seed: u64) -> Result<(), String> {
-    let mut host = Host::new(plan, seed);
+    let mut host = host(plan, seed);
     device.load(plan).map_err(|e| e.to_string())?;
     for (i, bytes) in host.tensors.iter().enumerate() {
         device.write(i, 0, bytes).map_err(|e| e.0)?;
     }
     let mut buffers = host.buffers.clone();
     for (i, step) in plan.steps.iter().enumerate() {
-        host.step(step);
+        host.step(step)?;
         step_on(device, &mut buffers, plan, i).map_err(|e| format!("step {i}: {e}"))?;
         if let Step::Fetch { to, .. } = step {
             same(&format!("step {i}"), &host.buffers[*to], &buffers[*to])?;
