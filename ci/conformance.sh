@@ -25,6 +25,9 @@ echo '--- the same seed gives the same results'
 $conform run --device cpu --device 'opencl-pocl-*' --out "$out/again" >/dev/null
 python3 ci/same_results.py "$out/smoke/results.jsonl" "$out/again/results.jsonl"
 
+echo '--- state on cpu and PoCL: a thousand sequences of operations'
+$conform run --profile state --device cpu --device 'opencl-pocl-*'
+
 echo '--- smoke on rusticl, an OpenCL implementation that shares no code with PoCL'
 RUSTICL_ENABLE=llvmpipe $conform run --device 'opencl-rusticl-*' --expect ci/expectations/rusticl.toml
 

@@ -24,6 +24,10 @@ for build in v0.5.0 b4753; do
         --device "ggml-$build-cpu-haswell"
 done
 
+echo '--- state in the buffers of both builds'
+$conform run --profile state --ggml "$builds/v0.5.0" --ggml "$builds/b4753" --timeout 10s \
+    --device ggml-v0.5.0-cpu-haswell --device ggml-b4753-cpu-haswell
+
 echo '--- an abort inside the library is a crash of that case alone'
 out=$(mktemp -d)
 trap 'rm -rf "$out"' EXIT

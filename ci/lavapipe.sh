@@ -36,3 +36,6 @@ echo "left out: $(grep -cE "$tables" "$out/smoke") cases of iq1, iq2 and iq3 wei
 
 $conform run "${cases[@]}" --ggml "$target/ggml/v0.5.0" --device ggml-v0.5.0-vulkan-0 --timeout 3m --worker-cases 5 \
     --expect ci/expectations/ggml-vulkan-views.toml --expect ci/expectations/ggml-vulkan.toml "$@"
+
+# No shader takes part in these.
+$conform run --profile state --ggml "$target/ggml/v0.5.0" --device ggml-v0.5.0-vulkan-0 --timeout 1m

@@ -15,6 +15,7 @@ use crate::judge::Oracle;
 use crate::op::{CaseType, Op, Program};
 use crate::plan::{Layout, Plan, Tensor};
 use crate::state::case_type;
+use crate::state::memory::Memory;
 use crate::state::stages::Stages;
 use crate::{argsort, mul_mat_id, top_k};
 
@@ -145,6 +146,11 @@ impl Case {
     /// The same case for an engine with other stages, to see that it notices; `None` where the op has no engine.
     pub fn with_stages(&self, stages: Stages) -> Option<Self> {
         Some(Case { seed: self.seed, body: self.body.with_stages(stages)? })
+    }
+
+    /// The memory that an engine has after the case; `None` where the op has no engine.
+    pub fn engine(&self) -> Option<Memory> {
+        self.body.engine(self.seed)
     }
 
     /// The op's own part.

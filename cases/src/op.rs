@@ -9,6 +9,7 @@ use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
 use crate::model::Model;
 use crate::plan::{Buffer, Step, Tensor};
+use crate::state::memory::Memory;
 use crate::state::stages::Stages;
 
 /// What an op must tell about one of its cases. A new op is one type that does, and one line in [`OPS`](crate::case::OPS).
@@ -33,6 +34,11 @@ pub trait CaseType: fmt::Debug + Send + Sync {
 
     /// The same case for an engine with other stages; `None` where the op has no engine.
     fn with_stages(&self, _stages: Stages) -> Option<Arc<dyn CaseType>> {
+        None
+    }
+
+    /// The memory that an engine has after the case; `None` where the op has no engine.
+    fn engine(&self, _seed: u64) -> Option<Memory> {
         None
     }
 

@@ -3,47 +3,11 @@
 use conform_cases::Case;
 use conform_cases::inputs::{Decoded, Inputs};
 use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, judge};
-use conform_cases::plan::{Layout, Part, Plan, Step};
+use conform_cases::plan::{Layout, Plan, Step};
 use conform_cases::profile::Profile;
 use conform_cases::state::mutants::MUTANTS;
+use conform_cases::state::plain::PlainMemory;
 use conform_cases::state::stages::Stages;
-
-/// Memory of a device and of its host.
-struct Bytes {
-    tensors: Vec<Vec<u8>>,
-    buffers: Vec<Vec<u8>>,
-}
-
-fn fill(bytes: usize, word: u32) -> Vec<u8> {
-    (0..bytes).map(|i| word.to_le_bytes()[i % 4]).collect()
-}
-
-fn move_pieces(parts: &[Part], mut piece: impl FnMut(usize, usize, usize, usize)) {
-    for part in parts {
-        part.pieces().for_each(|(here, there)| piece(part.tensor, here, there, part.size));
-    }
-}
-
-impl Bytes {
-    fn run(&mut self, steps: &[Step]) {
-        for step in steps {
-            match step {
-                Step::Copy { from, parts } => move_pieces(parts, |t, here, there, size| {
-                    let piece = self.tensors[*from][there..there + size].to_vec();
-                    self.tensors[t][here..here + size].copy_from_slice(&piece);
-                }),
-                Step::Upload { from, parts } => move_pieces(parts, |t, here, there, size| {
-                    self.tensors[t][here..here + size].copy_from_slice(&self.buffers[*from][there..there + size]);
-                }),
-                Step::Fetch { to, parts } => move_pieces(parts, |t, here, there, size| {
-                    self.buffers[*to][there..there + size].copy_from_slice(&self.tensors[t][here..here + size]);
-                }),
-                Step::Fill { tensor, byte } => self.tensors[*tensor].fill(*byte),
-                other => panic!("{other:?}"),
-            }
-        }
-    }
-}
 
 fn execute(case: &Case, change: impl Fn(&mut Plan)) -> Judgement {
     let plan = case.plan();
@@ -54,21 +18,11 @@ fn execute(case: &Case, change: impl Fn(&mut Plan)) -> Judgement {
     let mut executed = plan.clone();
     change(&mut executed);
     for (run, poison) in POISONS.iter().enumerate() {
-        let tensor = |i: usize| {
-            let bytes = plan.tensors[i].parent_bytes();
-            layout.source[i].map_or_else(|| fill(bytes, *poison), |at| inputs[at..at + bytes].to_vec())
-        };
-        let buffer = |i: usize| {
-            let bytes = plan.buffers[i].bytes;
-            layout.given[i].map_or_else(|| fill(bytes, *poison), |at| inputs[at..at + bytes].to_vec())
-        };
+        let mut memory = PlainMemory::of_plan(&plan, &Inputs::new(&plan, &layout, &inputs), *poison);
         // Buffers that the change has added stand for memory that was freed.
-        let freed = executed.buffers.iter().skip(plan.buffers.len()).map(|b| vec![0xa5; b.bytes]);
-        let mut memory = Bytes {
-            tensors: (0..plan.tensors.len()).map(tensor).collect(),
-            buffers: (0..plan.buffers.len()).map(buffer).chain(freed).collect(),
-        };
-        memory.run(&executed.steps);
+        memory.buffers.extend(executed.buffers.iter().skip(plan.buffers.len()).map(|b| vec![0xa5; b.bytes]));
+        let done = executed.steps.iter().try_for_each(|step| memory.step(step));
+        assert_eq!(done, Ok(()));
         let tensors = layout.results[run].iter().zip(&memory.tensors);
         let buffers = layout.left.get(run).into_iter().flatten().zip(&memory.buffers);
         for (at, bytes) in tensors.chain(buffers) {

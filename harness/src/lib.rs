@@ -10,6 +10,7 @@
 //! - [`discover`], [`select`]: which devices and cases there are; [`identity`]: which devices are one GPU
 //! - [`run`]: takes cases through devices
 //! - [`probe`]: what arithmetic devices show
+//! - [`state_file`]: state in files
 //! - [`result`]: what comes out
 //! - [`expect`]: which results are known, and why
 //! - [`report`]: what people and files get to see of it
@@ -25,4 +26,5 @@ pub mod report;
 pub mod result;
 pub mod run;
 pub mod select;
+pub mod state_file;
 pub mod worker;

@@ -8,5 +8,7 @@
 mod broken;
 #[path = "ggml/builds.rs"]
 mod builds;
+#[path = "ggml/moves.rs"]
+mod moves;
 #[path = "ggml/plans.rs"]
 mod plans;

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::judge::StateOracle;
 use super::lower::{Lowered, lower};
+use super::memory::{Memory, What};
 use super::ops::{Mix, Op as Operation, Recipe, Script, fill_row};
 use super::shape::{KvShape, RecurrentShape, Shape};
 use super::stages::Stages;
@@ -191,6 +192,10 @@ impl CaseType for StateCase {
         Some(Arc::new(StateCase { stages, ..self.clone() }))
     }
 
+    fn engine(&self, seed: u64) -> Option<Memory> {
+        Some(self.lowered(seed).memory)
+    }
+
     fn fill_buffer(&self, seed: u64, buffer: usize, bytes: &mut [u8]) {
         if let Some((_, blob)) = self.lowered(seed).given.iter().find(|(b, _)| *b == buffer) {
             bytes.copy_from_slice(blob);
@@ -265,7 +270,7 @@ fn describe(op: &Operation) -> String {
     }
 }
 
-fn name(what: super::memory::What) -> String {
+fn name(what: What) -> String {
     what.sequence().map_or_else(|| "everything".to_owned(), |s| format!("sequence {s}"))
 }
 

@@ -60,6 +60,8 @@ pub struct Lowered {
     pub saves: Vec<EngineSave>,
     /// What it did wrong.
     pub faults: Vec<Fault>,
+    /// The memory as the engine has it in the end.
+    pub memory: Memory,
     /// The memory as the oracle has it in the end.
     pub host: Host,
     /// The saves as the oracle has them.
@@ -153,9 +155,9 @@ pub fn lower(shape: &Shape, script: &Script, ring: usize, seed: u64, stages: Sta
             break;
         }
     }
-    let Lowering { cache, device, host, saved, saves, given, faults, .. } = lowering;
+    let Lowering { cache, memory, device, host, saved, saves, given, faults, .. } = lowering;
     let program = Program { tensors: tensors(&cache, script.rows), buffers: device.buffers, steps: device.steps };
-    Lowered { program, saves, faults, host, saved, given }
+    Lowered { program, saves, faults, memory, host, saved, given }
 }
 
 struct Lowering<'a> {

@@ -76,7 +76,8 @@ impl Memory {
         writer.finish(device)
     }
 
-    pub(super) fn write(&self, what: What, partial: bool, to: &mut dyn StateWrite) {
+    /// Writes what [`save`](Self::save) would.
+    pub fn write(&self, what: What, partial: bool, to: &mut dyn StateWrite) {
         if let Some(attention) = self.attention.as_ref().filter(|_| (self.stages.has_attention)(self, partial)) {
             attention.save(what, to, &self.stages);
         }

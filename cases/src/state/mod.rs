@@ -7,13 +7,13 @@
 //! that keeps the bytes of each row with its cell and moves nothing.
 //!
 //! - [`tensor`]: where the rows of cells lie; [`shape`]: what a memory consists of
-//! - [`io`]: the interfaces that state is written and read through
-//! - [`blob`]: the formats; [`container`]: what stands before a memory's part
+//! - [`io`]: the interfaces that state is written and read through; [`plain`]: memory of the host as a device
+//! - [`blob`]: the formats; [`annotated`]: with a name for every byte; [`container`]: what stands before a memory's part
 //! - [`attention`], [`recurrent`]: the two kinds of memory; [`memory`]: one, the other, or both, as one
 //! - [`checkpoint`]: snapshots that are updated in place
-//! - [`stages`]: the steps of the engine that can be exchanged, to see that the cases notice
+//! - [`stages`]: the steps of the engine that can be exchanged; [`mutants`]: wrong ones, which the cases must notice
 //! - [`ops`]: what is done to a memory, drawn from a seed; [`lower`]: the engine doing it, as steps of a plan
-//! - [`case_type`]: the ops `kv_state`, `recurrent_state`, `hybrid_state` and `checkpoint`; [`judge`]: what must hold
+//! - [`case_type`]: the ops `kv_state`, `recurrent_state`, `hybrid_state` and `checkpoint`; [`judge`], [`refuse`]: what must hold
 //!
 //! The formats are those of the llama.cpp family in 2026: little-endian, packed.
 
@@ -22,6 +22,7 @@ pub mod attention;
 pub mod blob;
 pub mod case_type;
 pub mod checkpoint;
+pub mod container;
 pub mod host;
 pub mod io;
 pub mod judge;
@@ -29,6 +30,7 @@ pub mod lower;
 pub mod memory;
 pub mod mutants;
 pub mod ops;
+pub mod plain;
 pub mod recurrent;
 pub mod refuse;
 pub mod shape;

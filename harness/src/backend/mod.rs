@@ -7,6 +7,7 @@ pub mod cuda;
 pub mod fake;
 pub mod ggml;
 mod gpu;
+mod moves;
 pub mod opencl;
 
 use std::collections::BTreeMap;

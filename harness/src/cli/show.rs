@@ -7,15 +7,20 @@ use std::path::Path;
 use conform_cases::case::Case;
 use conform_cases::formats::{ElemType, read_f32, read_i32};
 use conform_cases::inputs::Decoded;
-use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
+use conform_cases::judge::{Capabilities, POISONS};
 use conform_cases::plan::{Part, Role, Step, Tensor};
+use conform_cases::state::container::Container;
+use conform_cases::state::io::StateWrite;
+use conform_cases::state::memory::{Memory as StateMemory, What};
+use conform_cases::state::plain::PlainMemory;
 use npyz::{AutoSerialize, WriterBuilder};
 use serde_json::json;
 
 use super::args::Show;
 use super::{Exit, Outcome, say, say_json};
 use crate::run::Prepared;
+use crate::state_file::FileWriter;
 use crate::worker::Memory;
 
 /// Bounds are shown for a device that promises what ours do.
@@ -127,6 +132,9 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
             files.push(path.display().to_string());
         }
     }
+    if let Some(memory) = prepared.case.engine() {
+        files.push(dump_session(prepared, &memory, dir)?);
+    }
     if prepared.is_decoded_by_build() {
         return Ok(files);
     }
@@ -149,6 +157,18 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     write(&path("class.npy"), shape, classes)?;
     files.extend(["expected.npy", "bound.npy", "class.npy"].map(|n| path(n).display().to_string()));
     Ok(files)
+}
+
+/// Writes the state that the case ends with as a session file, so that it can be compared with a real build's.
+fn dump_session(prepared: &Prepared, memory: &StateMemory, dir: &Path) -> io::Result<String> {
+    let mut device = PlainMemory::of_plan(&prepared.plan, &prepared.inputs(), POISONS[0]);
+    prepared.plan.steps.iter().try_for_each(|step| device.step(step)).map_err(io::Error::other)?;
+    let path = dir.join("session.bin");
+    let mut file = FileWriter::new(&path);
+    file.write(&Container::SessionFile { tokens: vec![], architecture: "conform".to_owned() }.head());
+    memory.write(What::All, false, &mut file);
+    file.finish(&mut device).map_err(io::Error::other)?;
+    Ok(path.display().to_string())
 }
 
 fn decode(t: &Tensor, row: &[u8]) -> Vec<f64> {

@@ -71,7 +71,7 @@ pub(super) fn execute(
 }
 
 /// What host memory holds once it was freed.
-const FREED: u8 = 0xa5;
+pub(crate) const FREED: u8 = 0xa5;
 
 /// The steps of one run.
 struct Steps<'a> {

@@ -21,6 +21,7 @@ mod spare;
 pub mod supervise;
 pub(crate) mod sys;
 
+pub(crate) use execute::FREED;
 pub use handle::{Cause, Death, OpenError, Worker};
 pub use launch::Launch;
 pub use serve::serve;

@@ -1,4 +1,5 @@
-// A CUDA driver and an NVRTC that own no GPU: memory is the host's, and launches do nothing.
+// A CUDA driver and an NVRTC that own no GPU: memory is the host's, launches do nothing, and
+// transfers that are queued are made when someone waits.
 //
 // Numbers of the environment say how they behave; see `number` calls. Compiled with -DNO_SYMBOLS it is a library that
 // has next to nothing, as an old driver would.
@@ -114,8 +115,35 @@ int cuCtxSetCurrent(void *context)
     return context == &in_use ? 0 : 201;
 }
 
+// Transfers that were queued: nothing moves before someone waits.
+static struct transfer
+{
+    address to, from;
+    size_t bytes;
+} *queued;
+static size_t queued_count;
+
+static void drain(void)
+{
+    for (size_t i = 0; i < queued_count; ++i)
+        memcpy((void *)queued[i].to, (void *)queued[i].from, queued[i].bytes);
+    queued_count = 0;
+}
+
+static int queue(address to, address from, size_t bytes)
+{
+    static size_t transfers;
+    // The number of a transfer that fails.
+    if (++transfers == number("FAKE_TRANSFER", 0))
+        return 700;
+    queued = realloc(queued, (queued_count + 1) * sizeof *queued);
+    queued[queued_count++] = (struct transfer){ to, from, bytes };
+    return 0;
+}
+
 int cuCtxSynchronize(void)
 {
+    drain();
     return (int)number("FAKE_SYNC", 0);
 }
 
@@ -139,6 +167,7 @@ int cuMemAlloc_v2(address *at, size_t bytes)
 
 int cuMemFree_v2(address at)
 {
+    drain();
     size_t *memory = (size_t *)(at - 64);
     in_use -= *memory;
     free(memory);
@@ -147,19 +176,71 @@ int cuMemFree_v2(address at)
 
 int cuMemcpyHtoD_v2(address to, const void *from, size_t bytes)
 {
+    drain();
     memcpy((void *)to, from, bytes);
     return 0;
 }
 
 int cuMemcpyDtoH_v2(void *to, address from, size_t bytes)
 {
+    drain();
     memcpy(to, (void *)from, bytes);
     return 0;
+}
+
+int cuMemcpyHtoDAsync_v2(address to, const void *from, size_t bytes, void *stream)
+{
+    (void)stream;
+    return queue(to, (address)from, bytes);
+}
+
+int cuMemcpyDtoHAsync_v2(void *to, address from, size_t bytes, void *stream)
+{
+    (void)stream;
+    return queue((address)to, from, bytes);
+}
+
+int cuMemcpyDtoDAsync_v2(address to, address from, size_t bytes, void *stream)
+{
+    (void)stream;
+    return queue(to, from, bytes);
+}
+
+// CUDA_MEMCPY2D_v2, as its documentation gives it.
+struct rectangle
+{
+    size_t from_x, from_y;
+    int from_kind;
+    const void *from_host;
+    address from_device;
+    void *from_array;
+    size_t from_pitch;
+    size_t to_x, to_y;
+    int to_kind;
+    void *to_host;
+    address to_device;
+    void *to_array;
+    size_t to_pitch;
+    size_t width, height;
+};
+
+int cuMemcpy2DAsync_v2(const struct rectangle *r, void *stream)
+{
+    (void)stream;
+    address from = r->from_kind == 1 ? (address)r->from_host : r->from_device;
+    address to = r->to_kind == 1 ? (address)r->to_host : r->to_device;
+    if (r->from_pitch < r->width || r->to_pitch < r->width || r->from_x || r->from_y || r->to_x || r->to_y)
+        return 1;
+    int code = 0;
+    for (size_t i = 0; i < r->height && !code; ++i)
+        code = queue(to + i * r->to_pitch, from + i * r->from_pitch, r->width);
+    return code;
 }
 
 int cuMemsetD32Async(address to, unsigned word, size_t count, void *stream)
 {
     (void)stream;
+    drain();
     for (size_t i = 0; i < count; ++i)
         ((unsigned *)to)[i] = word;
     return 0;

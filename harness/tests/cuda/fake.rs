@@ -7,7 +7,8 @@ use tempfile::TempDir;
 
 /// A folder with the fake driver as the dynamic loader looks for it.
 pub(crate) struct FakeDriver {
-    folder: TempDir,
+    /// Where the library is.
+    pub(crate) folder: TempDir,
 }
 
 const SOURCE: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/cuda/driver.c");

@@ -1,11 +1,16 @@
 //! The host's side on a driver that was compiled for these tests (`driver.c`): what is not there is a reason, and what
 //! fails is told and harms nothing else.
 
-use std::process::Output;
+use std::process::{Command, Output};
+
+use conform_cases::plan::{Part, Place};
+use conform_harness::backend::Driver;
+use conform_harness::backend::cuda::Cuda;
 
 use serde_json::Value;
 
 use crate::fake::{FakeDriver, conform};
+use crate::kernels::moves;
 
 impl FakeDriver {
     /// Why there is no CUDA device, in a line.
@@ -19,6 +24,14 @@ impl FakeDriver {
         let results: Vec<Value> = serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{output:?}"));
         results.iter().map(|r| (r["verdict"].as_str().unwrap_or_default().to_owned(), r.to_string())).collect()
     }
+}
+
+/// Runs a test of this file again, in a process whose driver is the fake one.
+fn again(fake: &FakeDriver, test: &str, environment: &[(&str, &str)]) -> Output {
+    let mut command = Command::new(std::env::current_exe().unwrap());
+    command.args(["--exact", test, "--ignored", "--nocapture"]);
+    command.env("LD_LIBRARY_PATH", fake.folder.path()).env("CONFORM_NVRTC", fake.library());
+    command.env("CONFORM_CUDA_CACHE", "off").envs(environment.iter().copied()).output().unwrap()
 }
 
 fn reason(output: &Output) -> String {
@@ -125,4 +138,45 @@ fn a_kernel_that_does_not_compile_is_one_line() {
     says(&text, "argsort.cu: nvrtcCompileProgram: NVRTC_ERROR_COMPILATION: a.cu(3): error: as asked");
     let output = fake.conform(&["replay", SMALL, "--device", "cuda-0"], &[("FAKE_ARCH", "100")]);
     says(&String::from_utf8_lossy(&output.stderr), "NVRTC 13.0 does not compile for compute capability 9.0");
+}
+
+/// Nothing that was queued moves before someone waits: what is freed too early, or read too early, is seen.
+#[test]
+fn transfers_are_queued_and_waited_for() {
+    let fake = FakeDriver::new(&[]);
+    let output = again(&fake, "host::bytes_move_in_process", &[]);
+    says(&String::from_utf8_lossy(&output.stdout), "1 passed");
+}
+
+#[test]
+#[ignore = "run by transfers_are_queued_and_waited_for"]
+fn bytes_move_in_process() {
+    moves::check(&mut *Cuda.open("cuda-0").unwrap());
+}
+
+#[test]
+fn a_failed_transfer_fails_the_call() {
+    let fake = FakeDriver::new(&[]);
+    for (name, number) in [("FAKE_TRANSFER", "3"), ("FAKE_SYNC", "700")] {
+        let output = again(&fake, "host::failure_in_process", &[(name, number)]);
+        says(&String::from_utf8_lossy(&output.stdout), "1 passed");
+    }
+}
+
+#[test]
+#[ignore = "run by a_failed_transfer_fails_the_call"]
+fn failure_in_process() {
+    let fails_late = std::env::var_os("FAKE_SYNC").is_some();
+    let mut device = Cuda.open("cuda-0").unwrap();
+    if fails_late {
+        // Loading waits as well.
+        says(&device.load(&moves::rows()).unwrap_err().to_string(), "cuCtxSynchronize context");
+        return;
+    }
+    device.load(&moves::rows()).unwrap();
+    let row = Place { at: 0, stride: 64 };
+    let part = Part { tensor: 0, here: row, there: row, size: 16, count: 4 };
+    let why = device.upload(&[1; 256], &[part]).unwrap_err().0;
+    says(&why, "cuMemcpy2DAsync k: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
+    says(&device.fetch(&mut [0; 256], &[part]).unwrap_err().0, "the context is lost since cuMemcpy2DAsync k");
 }

@@ -22,7 +22,7 @@ use super::plans::{Small, WHOLE};
 /// Software Vulkan compiles for long, on machines that are busy with the other tests.
 const PATIENT: Duration = Duration::from_secs(300);
 
-fn builds() -> Vec<Build> {
+pub(crate) fn builds() -> Vec<Build> {
     if let Ok(listed) = std::env::var("CONFORM_GGML") {
         return listed.split(':').filter(|b| !b.is_empty()).map(|b| b.parse().unwrap()).collect();
     }

@@ -1,6 +1,7 @@
 //! A device's kernels against naive host loops: the same for every backend of our own. The test that includes this opens
 //! the device.
 
+pub(crate) mod moves;
 pub(crate) mod mul_mat_id;
 pub(crate) mod sorts;
 

@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 
 use conform_cases::formats::{ElemType, Parts, read_f32, read_i32};
-use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
+use conform_cases::plan::{Order, Part, Place, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::Device;
 
@@ -247,6 +247,47 @@ fn mul_mat_id_of_every_type() {
             }
         }
     }
+}
+
+/// A device may keep weights in a layout of its own: what is moved are the bytes that were written all the same, before a
+/// run and after it, and the next run sees them.
+#[test]
+fn bytes_of_converted_weights_move() {
+    let Some(mut device) = device() else { return };
+    let spec = Spec { margins: true, ..Spec::default() };
+    let mut plan = spec.plan();
+    plan.tensors.push(Tensor { name: "other".to_owned(), ..plan.tensors[W].clone() });
+    let inputs: Vec<_> = (0..OUT).map(|i| spec.bytes(&plan.tensors[i], i as u64)).collect();
+    let (other, bytes) = (OUT + 1, inputs[W].len());
+    let part = |tensor, at, size| Part { tensor, here: Place::at(at), there: Place::at(at), size, count: 1 };
+    let fetch = |device: &mut dyn Device, tensor| {
+        let mut to = vec![0xA5; bytes];
+        device.fetch(&mut to, &[part(tensor, 0, bytes)]).unwrap();
+        to
+    };
+    device.load(&plan).unwrap();
+    let junk: Vec<u8> = inputs[W].iter().map(|b| b ^ 0x13).collect();
+    device.upload(&junk, &[part(W, 0, bytes), part(other, 0, bytes)]).unwrap();
+    device.upload(&inputs[X], &[part(X, 0, inputs[X].len())]).unwrap();
+    device.upload(&inputs[IDS], &[part(IDS, 0, inputs[IDS].len())]).unwrap();
+    run(&mut *device, &plan, OUT);
+    assert!(fetch(&mut *device, W) == junk);
+    // Every other row first, so that rows of both kinds lie side by side, then the rest out of another tensor.
+    let row = plan.tensors[W].parent_row_bytes();
+    let rows = |tensor, first: usize| {
+        let every = Place { at: first * row, stride: 2 * row };
+        Part { tensor, here: every, there: every, size: row, count: (bytes / row - first).div_ceil(2) }
+    };
+    device.upload(&inputs[W], &[rows(W, 0), rows(other, 1)]).unwrap();
+    let mixed: Vec<u8> = (0..bytes).map(|i| if (i / row).is_multiple_of(2) { inputs[W][i] } else { junk[i] }).collect();
+    assert!(fetch(&mut *device, W) == mixed);
+    run(&mut *device, &plan, OUT);
+    device.copy(other, &[rows(W, 1)]).unwrap();
+    assert!(fetch(&mut *device, W) == inputs[W]);
+    let out = run(&mut *device, &plan, OUT);
+    compare(&spec, &plan, &inputs, &out).unwrap();
+    device.copy(W, &[part(other, 0, bytes)]).unwrap();
+    assert!(fetch(&mut *device, other) == inputs[W]);
 }
 
 #[test]

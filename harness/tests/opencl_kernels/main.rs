@@ -12,7 +12,7 @@ use conform_cases::plan::Order;
 use conform_harness::backend::opencl::{OpenCl, SOURCES};
 use conform_harness::backend::{Device, Driver, LoadError, Probe};
 
-use kernels::sorts;
+use kernels::{moves, sorts};
 
 /// All sums are rounded to nearest, k times.
 const MORE_ROUNDINGS: f64 = 0.0;
@@ -53,4 +53,13 @@ fn a_kernel_that_does_not_compile_is_one_line() {
     let why = OpenCl.open_with(&devices[0].key, &sources).err().unwrap().0;
     assert!(why.starts_with("clBuildProgram gemm.cl: CL_BUILD_PROGRAM_FAILURE") && !why.contains('\n'), "{why}");
     assert!(why.contains("flaot"), "{why}");
+}
+
+/// On every OpenCL device: how an implementation queues and cuts transfers is its own.
+#[test]
+fn bytes_move() {
+    let (Probe::Found(devices) | Probe::FoundPart { devices, .. }) = OpenCl.probe() else { return };
+    for info in devices {
+        moves::check(&mut *OpenCl.open(&info.key).unwrap());
+    }
 }

@@ -72,6 +72,17 @@ impl Buffer {
         }
     }
 
+    /// Copies bytes inside of the allocation as a reader sees them: to be read before, so that it is known how.
+    pub(super) fn copy_within(&mut self, span: std::ops::Range<usize>, to: usize) {
+        if let Some(c) = &mut self.converted {
+            if let Some(restored) = c.restored.take() {
+                self.bytes = restored;
+            }
+            c.stale = true;
+        }
+        self.bytes.copy_within(span, to);
+    }
+
     /// Brings the converted form up to date, and drops what was restored from it.
     pub(super) fn convert(&mut self, tensor: &Tensor, stages: &Stages) {
         let Some(c) = &mut self.converted else { return };

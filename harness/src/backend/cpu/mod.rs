@@ -14,6 +14,7 @@ mod decode_k;
 mod gemm;
 mod gemv;
 mod memory;
+mod moves;
 mod order;
 mod reorder;
 mod route;
@@ -26,7 +27,7 @@ mod top_k;
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use conform_cases::plan::Plan;
+use conform_cases::plan::{Part, Plan};
 
 use self::arguments::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use self::check::Job;
@@ -129,6 +130,29 @@ impl Device for CpuDevice {
         let readable = buffer.readable(&plan.tensors[tensor], &stages)?;
         bytes.copy_from_slice(&readable[offset..offset + bytes.len()]);
         Ok(())
+    }
+
+    fn copy(&mut self, from: usize, parts: &[Part]) -> Result<(), DeviceError> {
+        let stages = self.stages;
+        let loaded = self.loaded("copy")?;
+        let source = loaded.buffers.get(from).map(|b| b.bytes.len());
+        let source = source.ok_or_else(|| DeviceError(format!("copy: the plan has no tensor {from}")))?;
+        loaded.check("copy", parts, source)?;
+        loaded.copy(from, parts, &stages)
+    }
+
+    fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        let loaded = self.loaded("upload")?;
+        loaded.check("upload", parts, from.len())?;
+        loaded.upload(from, parts);
+        Ok(())
+    }
+
+    fn fetch(&mut self, to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        let stages = self.stages;
+        let loaded = self.loaded("fetch")?;
+        loaded.check("fetch", parts, to.len())?;
+        loaded.fetch(to, parts, &stages)
     }
 
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {

@@ -1,7 +1,7 @@
 //! The whole device through its interface, on plans made by hand.
 
 use conform_cases::formats::{ElemType, read_f32, read_i32};
-use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
+use conform_cases::plan::{Order, Part, Place, Plan, Role, Step, Tensor};
 
 use super::super::{Device, Driver, LoadError, Probe};
 use super::arguments::Interleaved;
@@ -248,4 +248,34 @@ fn driver_and_errors_are_one_line() {
     huge.tensors[1] = Tensor::whole("x", ElemType::F32, [3, 1 << 58, 1, 1], Role::Input);
     let why = device.load(&huge).unwrap_err();
     assert!(matches!(&why, LoadError::Unsupported(why) if why.contains("allocation refused")), "{why}");
+}
+
+/// Moved are the bytes that were written, whatever form weights have after a run; the next run sees what was moved.
+#[test]
+fn bytes_of_converted_weights_move() {
+    let mut matmul = matmul(ElemType::Mxfp4, Sizes { k: 64, m: 5, experts: 5, used: 3, b: 1, n: 4 }, any_id);
+    let bytes = matmul.inputs[0].len();
+    matmul.plan.tensors.push(Tensor::whole("bytes", ElemType::I8, [bytes, 1, 1, 1], Role::Input));
+    let part =
+        |tensor, here, there, size| Part { tensor, here: Place::at(here), there: Place::at(there), size, count: 1 };
+    let mut device = CpuDevice::new(Stages::default());
+    matmul.load(&mut device);
+    let out = matmul.run(&mut device);
+    matmul.judge(&out);
+    let fetch = |device: &mut CpuDevice, tensor| {
+        let mut all = vec![0; bytes];
+        device.fetch(&mut all, &[part(tensor, 0, 0, bytes)]).unwrap();
+        all
+    };
+    let half = bytes / 2;
+    device.copy(0, &[part(4, 0, 0, bytes), part(0, 0, half, half)]).unwrap();
+    assert!(fetch(&mut device, 4) == matmul.inputs[0]);
+    let doubled = [&matmul.inputs[0][half..2 * half], &matmul.inputs[0][half..]].concat();
+    assert!(fetch(&mut device, 0) == doubled);
+    matmul.run(&mut device);
+    assert!(fetch(&mut device, 0) == doubled);
+    device.copy(4, &[part(0, 0, 0, half)]).unwrap();
+    assert_eq!(matmul.run(&mut device), out);
+    device.upload(&doubled, &[part(0, 0, 0, half)]).unwrap();
+    assert!(fetch(&mut device, 0) == doubled);
 }

@@ -13,8 +13,8 @@ use std::ptr;
 use std::sync::OnceLock;
 
 use cudarc::driver::sys;
+use cudarc::driver::sys::{CUDA_MEMCPY2D, CUresult, CUstream, CUuuid};
 pub(super) use cudarc::driver::sys::{CUcontext, CUdevice, CUdevice_attribute, CUdeviceptr, CUfunction, CUmodule};
-use cudarc::driver::sys::{CUresult, CUstream, CUuuid};
 
 /// A function's answer; zero is success.
 pub(super) type Code = c_uint;
@@ -68,6 +68,10 @@ functions! {
     cuMemFree_v2(CUdeviceptr);
     cuMemcpyHtoD_v2(CUdeviceptr, *const c_void, usize);
     cuMemcpyDtoH_v2(*mut c_void, CUdeviceptr, usize);
+    cuMemcpyHtoDAsync_v2(CUdeviceptr, *const c_void, usize, CUstream);
+    cuMemcpyDtoHAsync_v2(*mut c_void, CUdeviceptr, usize, CUstream);
+    cuMemcpyDtoDAsync_v2(CUdeviceptr, CUdeviceptr, usize, CUstream);
+    cuMemcpy2DAsync_v2(*const CUDA_MEMCPY2D, CUstream);
     cuMemsetD32Async(CUdeviceptr, c_uint, usize, CUstream);
     cuModuleLoadData(*mut CUmodule, *const c_void);
     cuModuleUnload(CUmodule);

@@ -7,7 +7,8 @@
 //!
 //! `api` and `nvrtc` are the two libraries; `program` holds the kernel sources
 //! and compiles them for the chip at [`open`](Driver::open), which `cache`
-//! makes short the next time; `runtime` owns context and memory; `weights`,
+//! makes short the next time; `runtime` owns context and memory; `transfer`
+//! queues bytes that are moved; `weights`,
 //! `mul_mat_id`, `argsort` and `top_k` are one concern each, and `device` puts
 //! them together.
 //!
@@ -28,6 +29,7 @@ mod probe;
 mod program;
 mod runtime;
 mod top_k;
+mod transfer;
 mod weights;
 
 use super::{Device, DeviceError, Driver, Probe};

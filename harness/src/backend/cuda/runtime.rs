@@ -33,7 +33,7 @@ const SMALL: u64 = 1 << 28;
 
 /// The primary context of one device.
 pub(super) struct Context {
-    api: &'static Api,
+    pub(super) api: &'static Api,
     device: CUdevice,
     raw: CUcontext,
     /// The first failure.
@@ -62,7 +62,7 @@ impl Context {
     }
 
     /// Turns a failure into a line that names the call and its object, and remembers it.
-    fn check(&self, code: Code, call: &str, object: &str) -> Result<(), DeviceError> {
+    pub(super) fn check(&self, code: Code, call: &str, object: &str) -> Result<(), DeviceError> {
         self.api.check(code).map_err(|failure| self.lose(&failure, call, object))
     }
 
@@ -148,9 +148,9 @@ impl Kernel {
 /// Device memory with its name in messages.
 pub(super) struct Buffer {
     context: Rc<Context>,
-    name: String,
-    bytes: usize,
-    raw: CUdeviceptr,
+    pub(super) name: String,
+    pub(super) bytes: usize,
+    pub(super) raw: CUdeviceptr,
 }
 
 impl Buffer {
@@ -209,7 +209,7 @@ pub(super) struct Runtime {
     pub(super) kernels: Kernels,
     /// MXFP4 experts with many tokens are multiplied on tensor cores.
     pub(super) tensor_cores: bool,
-    context: Rc<Context>,
+    pub(super) context: Rc<Context>,
 }
 
 impl Runtime {

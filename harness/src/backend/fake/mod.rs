@@ -10,6 +10,7 @@
 //! ```
 
 mod lies;
+mod moves;
 mod rules;
 
 use std::collections::BTreeMap;
@@ -19,12 +20,13 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Role};
+use conform_cases::plan::{Part, Plan, Role, Step};
 
 use super::cpu::{CpuDevice, Stages};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, LoadError, Probe};
 use crate::worker::sys;
 use lies::Output;
+use moves::PutOff;
 use rules::{Behaviour, Rules};
 pub use rules::{FAKE, FAKE_STATE};
 
@@ -134,12 +136,27 @@ struct FakeDevice {
     runs: u32,
     /// Bytes of memory that are lost.
     leaked: u64,
+    /// Moved later than it should be.
+    put_off: PutOff,
+    /// A plan without operations has misbehaved.
+    has_begun: bool,
 }
 
 impl FakeDevice {
     fn new(rules: &'static Rules, inner: Box<dyn Device>) -> Self {
         let info = describe(inner.info(), rules);
-        FakeDevice { info, inner, rules, plan: None, active: Vec::new(), written: Vec::new(), runs: 0, leaked: 0 }
+        FakeDevice {
+            info,
+            inner,
+            rules,
+            plan: None,
+            active: Vec::new(),
+            written: Vec::new(),
+            runs: 0,
+            leaked: 0,
+            put_off: PutOff::default(),
+            has_begun: false,
+        }
     }
 }
 
@@ -161,10 +178,12 @@ impl Device for FakeDevice {
         self.written = vec![Vec::new(); plan.tensors.len()];
         self.plan = Some(plan.clone());
         self.runs = 0;
+        self.has_begun = false;
         Ok(())
     }
 
     fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        self.put_off.act(&mut *self.inner)?;
         if let (0, Some(written)) = (offset, self.written.get_mut(tensor)) {
             *written = bytes.to_vec();
         }
@@ -172,6 +191,7 @@ impl Device for FakeDevice {
     }
 
     fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
+        self.put_off.act(&mut *self.inner)?;
         let Some(plan) = &self.plan else { return self.inner.read(tensor, offset, bytes) };
         let Some(t) = plan.tensors.get(tensor) else { return self.inner.read(tensor, offset, bytes) };
         // Lies are about the whole tensor, whatever part of it is asked for.
@@ -193,11 +213,38 @@ impl Device for FakeDevice {
         Ok(())
     }
 
+    fn copy(&mut self, from: usize, parts: &[Part]) -> Result<(), DeviceError> {
+        self.begin()?;
+        self.put_off.act(&mut *self.inner)?;
+        self.move_lie().copy(&mut *self.inner, &mut self.put_off, from, parts)
+    }
+
+    fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        self.begin()?;
+        self.put_off.act(&mut *self.inner)?;
+        let sizes = self.plan.iter().flat_map(|p| &p.tensors).map(conform_cases::plan::Tensor::parent_bytes);
+        let sizes: Vec<usize> = sizes.collect();
+        self.move_lie().upload(&mut *self.inner, &mut self.put_off, &sizes, from, parts)
+    }
+
+    fn fetch(&mut self, to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        self.begin()?;
+        if self.active.iter().any(|b| matches!(b, Behaviour::Lie(_) | Behaviour::TouchInput)) {
+            // They are told to whoever reads.
+            return parts
+                .iter()
+                .flat_map(|p| p.pieces().map(move |at| (p, at)))
+                .try_for_each(|(p, (here, there))| self.read(p.tensor, here, &mut to[there..there + p.size]));
+        }
+        self.put_off.fetch(&mut *self.inner, to, parts)
+    }
+
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
         self.inner.poison_scratch(pattern)
     }
 
     fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError> {
+        self.put_off.act(&mut *self.inner)?;
         for behaviour in &self.active {
             misbehave(behaviour)?;
         }
@@ -213,10 +260,28 @@ impl Device for FakeDevice {
     fn free(&mut self) {
         let leaks = self.active.iter().map(|b| if let Behaviour::Leak(bytes) = b { *bytes } else { 0 });
         self.leaked += leaks.sum::<u64>();
+        self.put_off = PutOff::default();
         self.inner.free();
         self.plan = None;
         self.active.clear();
         self.written.clear();
+    }
+}
+
+impl FakeDevice {
+    /// The first of the active lies about moving bytes, or the truth.
+    fn move_lie(&self) -> moves::MoveLie {
+        let lies = self.active.iter().filter_map(|b| if let Behaviour::Move(lie) = b { Some(*lie) } else { None });
+        lies.into_iter().next().unwrap_or_default()
+    }
+
+    /// In a plan that has no operation, what would happen while it runs happens with the first bytes that are moved.
+    fn begin(&mut self) -> Result<(), DeviceError> {
+        let only_moves = self.plan.as_ref().is_some_and(|p| p.steps.iter().all(Step::moves_bytes));
+        if only_moves && !std::mem::replace(&mut self.has_begun, true) {
+            self.active.iter().try_for_each(|b| misbehave(b))?;
+        }
+        Ok(())
     }
 }
 

@@ -12,6 +12,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use super::lies::Lie;
+use super::moves::MoveLie;
 use crate::identity::{Claims, Kind};
 
 /// The environment variable that holds the rules.
@@ -61,6 +62,8 @@ pub(super) enum Behaviour {
     TouchInput,
     /// Changes outputs.
     Lie(Lie),
+    /// Moves bytes wrongly.
+    Move(MoveLie),
 }
 
 impl Behaviour {
@@ -98,7 +101,10 @@ impl Behaviour {
                 let bytes = value.and_then(|v| v.parse().ok()).ok_or("leak needs bytes: leak=4096")?;
                 return Ok(Behaviour::Leak(bytes));
             }
-            _ => return Lie::parse(name, value).map(Behaviour::Lie),
+            _ => match MoveLie::parse(name) {
+                Some(lie) => Behaviour::Move(lie),
+                None => return Lie::parse(name, value).map(Behaviour::Lie),
+            },
         };
         if value.is_some() { Err(format!("behaviour '{name}' takes no value")) } else { Ok(plain) }
     }
@@ -228,5 +234,6 @@ mod tests {
         assert!(why("slow").contains("slow=5"));
         assert!(why("crash=1").contains("takes no value"));
         assert!(why("scale").contains("scale"));
+        assert!(why("upload-late=1").contains("takes no value"));
     }
 }

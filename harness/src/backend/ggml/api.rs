@@ -156,8 +156,18 @@ functions! {
         ggml_backend_buffer_set_usage(*mut RawBuffer, c_int);
         ggml_backend_tensor_set(*mut Tensor, *const c_void, usize, usize);
         ggml_backend_tensor_get(*const Tensor, *mut c_void, usize, usize);
+        ggml_backend_tensor_set_async(*mut RawBackend, *mut Tensor, *const c_void, usize, usize);
+        ggml_backend_tensor_get_async(*mut RawBackend, *const Tensor, *mut c_void, usize, usize);
+        ggml_backend_tensor_copy_async(*mut RawBackend, *mut RawBackend, *mut Tensor, *mut Tensor);
+        ggml_backend_synchronize(*mut RawBackend);
+        // It returned nothing in early 2025 and a status since: not to be looked at.
+        ggml_backend_view_init(*mut Tensor);
+        ggml_view_1d(*mut RawContext, *mut Tensor, i64, usize) -> *mut Tensor;
     }
     optional {
+        // Pieces, then the distances between them: in the tensor and in memory.
+        ggml_backend_tensor_set_2d_async(*mut RawBackend, *mut Tensor, *const c_void, usize, usize, usize, usize, usize);
+        ggml_backend_tensor_get_2d_async(*mut RawBackend, *const Tensor, *mut c_void, usize, usize, usize, usize, usize);
         ggml_version() -> *const c_char;
         ggml_commit() -> *const c_char;
         // Only its presence is looked at.

@@ -180,6 +180,7 @@ impl Backend<'_> {
         put("buffer_type", Some(self.buffer_type_name(usual)));
         put("memory", identity.memory.total.map(|total| total.to_string()));
         put("features", self.features());
+        put("copies", Some(super::transfer::COPIES.to_owned()));
         put("version", version.clone());
         put("commit", commit.clone());
         let told = [version.map(|v| format!("version {v}")), commit.map(|c| format!("commit {c}"))];

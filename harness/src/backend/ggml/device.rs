@@ -7,7 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Role, Step};
+use conform_cases::plan::{Part, Plan, Role, Step};
 
 use super::api::{BufferType, Tensor};
 use super::catalogue::{Entry, Handle};
@@ -15,7 +15,9 @@ use super::graph::Loaded;
 use super::library::Ggml;
 use super::log;
 use super::memory::Backend;
+use super::transfer::{Queue, blocks};
 use super::types;
+use crate::backend::moves::{self, transfers};
 use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
 use crate::select::spread;
 
@@ -29,8 +31,9 @@ const WORTH_SHARING: usize = 1 << 27;
 /// One plan in so many is shared whatever its size, so that sharing is tested at every size.
 const SHARED: u64 = 16;
 
-/// A device of a build. The plan is dropped before the backend that it was allocated for.
+/// A device of a build. What is queued is dropped before the plan, and that before the backend it was allocated for.
 pub(super) struct GgmlDevice {
+    queue: Queue,
     loaded: Option<Loaded>,
     backend: Backend,
     info: DeviceInfo,
@@ -47,7 +50,7 @@ impl GgmlDevice {
         let backend = Backend::open(ggml, handle.dev)?;
         // SAFETY: the device is of this build's registry.
         let usual = unsafe { (ggml.base.ggml_backend_dev_buffer_type)(handle.dev) };
-        Ok(GgmlDevice { loaded: None, backend, info, handle, usual, threads, ggml })
+        Ok(GgmlDevice { queue: Queue::new(ggml), loaded: None, backend, info, handle, usual, threads, ggml })
     }
 
     /// A tensor, if the bytes lie inside of it and can be had in this way.
@@ -69,6 +72,27 @@ impl GgmlDevice {
             }
         }
         Ok(loaded.tensors[index])
+    }
+
+    /// Sees that all parts lie inside of tensors and the other side.
+    fn check(&self, call: &str, parts: &[Part], other: usize) -> Result<(), DeviceError> {
+        let tensors = &self.loaded.as_ref().ok_or_else(no_plan)?.plan.tensors;
+        let bytes = |i: usize| tensors.get(i).map(conform_cases::plan::Tensor::parent_bytes);
+        parts.iter().try_for_each(|p| moves::check(call, p, bytes, other))
+    }
+
+    /// The tensor of a transfer, if it can be moved in this way.
+    fn end(&self, what: &str, t: &Part) -> Result<*mut Tensor, DeviceError> {
+        self.tensor(what, t.tensor, t.here.at, (t.count - 1) * t.here.stride + t.size)
+    }
+
+    /// Moves a transfer of a copy through the host, after all that is queued.
+    fn copy_through_host(&mut self, from: usize, t: &Part) -> Result<(), DeviceError> {
+        let mut piece = vec![0; t.size];
+        t.pieces().try_for_each(|(here, there)| {
+            self.read(from, there, &mut piece)?;
+            self.write(t.tensor, here, &piece)
+        })
     }
 
     /// Asks about each step. An operation that the device does not support must never be computed.
@@ -106,6 +130,7 @@ impl Device for GgmlDevice {
 
     fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
         let raw = self.tensor("write", tensor, offset, bytes.len())?;
+        self.queue.finish(&self.backend);
         // SAFETY: the tensor has its memory, the range lies inside of it, and the call returns when the bytes are read.
         unsafe { (self.ggml.base.ggml_backend_tensor_set)(raw, bytes.as_ptr().cast::<c_void>(), offset, bytes.len()) };
         Ok(())
@@ -113,10 +138,53 @@ impl Device for GgmlDevice {
 
     fn read(&mut self, tensor: usize, offset: usize, bytes: &mut [u8]) -> Result<(), DeviceError> {
         let raw = self.tensor("read", tensor, offset, bytes.len())?;
+        self.queue.finish(&self.backend);
         let to = bytes.as_mut_ptr().cast::<c_void>();
         // SAFETY: as above, and the call returns when the bytes are written.
         unsafe { (self.ggml.base.ggml_backend_tensor_get)(raw, to, offset, bytes.len()) };
         Ok(())
+    }
+
+    fn copy(&mut self, from: usize, parts: &[Part]) -> Result<(), DeviceError> {
+        let tensors = &self.loaded.as_ref().ok_or_else(no_plan)?.plan.tensors;
+        let source = tensors.get(from).ok_or_else(|| DeviceError(format!("the plan has no tensor {from}")))?;
+        let (ty, bytes) = (source.ty, source.parent_bytes());
+        self.check("copy", parts, bytes)?;
+        for t in transfers(parts) {
+            let loaded = self.loaded.as_ref().ok_or_else(no_plan)?;
+            let is_packed = self.handle.packed.is_some();
+            if is_packed || ty != loaded.plan.tensors[t.tensor].ty || blocks(ty, t.size).is_none() {
+                self.copy_through_host(from, &t)?;
+                continue;
+            }
+            let ends = (loaded.tensors[from], loaded.tensors[t.tensor]);
+            self.queue.copy(&self.backend, ends, &t, blocks(ty, t.size).unwrap_or(0))?;
+        }
+        Ok(())
+    }
+
+    fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        self.check("upload", parts, from.len())?;
+        let queued = transfers(parts).try_for_each(|t| {
+            let raw = self.end("write", &t)?;
+            // SAFETY: the ranges were checked, and `from` is borrowed until all is done.
+            unsafe { self.queue.write(&self.backend, raw, from.as_ptr(), &t) };
+            Ok(())
+        });
+        self.queue.finish(&self.backend);
+        queued
+    }
+
+    fn fetch(&mut self, to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        self.check("fetch", parts, to.len())?;
+        let queued = transfers(parts).try_for_each(|t| {
+            let raw = self.end("read", &t)?;
+            // SAFETY: as above.
+            unsafe { self.queue.read(&self.backend, raw, to.as_mut_ptr(), &t) };
+            Ok(())
+        });
+        self.queue.finish(&self.backend);
+        queued
     }
 
     fn poison_scratch(&mut self, _pattern: u32) -> Result<(), DeviceError> {
@@ -124,6 +192,7 @@ impl Device for GgmlDevice {
     }
 
     fn run(&mut self, steps: Range<usize>) -> Result<(), DeviceError> {
+        self.queue.finish(&self.backend);
         let graph = self.loaded.as_mut().ok_or_else(no_plan)?.graph(self.ggml, steps)?;
         log::forget();
         // SAFETY: backend and graph are alive, the graph's tensors have memory of this device, and each operation was
@@ -140,6 +209,7 @@ impl Device for GgmlDevice {
     }
 
     fn free(&mut self) {
+        self.queue.finish(&self.backend);
         self.loaded = None;
     }
 

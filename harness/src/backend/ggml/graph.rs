@@ -45,12 +45,12 @@ impl Loaded {
             let steps = plan.steps.len();
             return Err(LoadError::Unsupported(format!("{steps} steps, a graph has room for {MOST_STEPS}")));
         }
-        if plan.steps.iter().any(Step::moves_bytes) {
-            return Self::bytes_only(ggml, handle, usual, plan);
-        }
         if handle.packed.is_some() && !plan.tensors.iter().any(|t| t.role == Role::Weights) {
             let why = "the plan has no weights, and only they lie in this type of buffer: see the device without it";
             return Err(LoadError::Unsupported(why.to_owned()));
+        }
+        if plan.steps.iter().any(Step::moves_bytes) {
+            return Self::bytes_only(ggml, handle, usual, plan);
         }
         let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
         let numbers: Vec<c_int> = numbers.collect::<Result<_, _>>()?;

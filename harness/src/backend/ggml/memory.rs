@@ -82,6 +82,18 @@ impl Context {
         raw
     }
 
+    /// A run of elements from a byte offset on, with the memory that its parent has.
+    pub(super) fn run(&self, parent: *mut Tensor, elements: usize, offset: usize) -> *mut Tensor {
+        let elements = i64::try_from(elements).unwrap_or(i64::MAX);
+        // SAFETY: the context has room, as its maker counted; the parent lives in a context that outlives this one and
+        // has memory, and the run lies inside of it.
+        unsafe {
+            let raw = (self.ggml.base.ggml_view_1d)(self.raw, parent, elements, offset);
+            (self.ggml.base.ggml_backend_view_init)(raw);
+            raw
+        }
+    }
+
     /// `ggml_mul_mat_id`. ggml asserts what the caller must have checked: shapes that fit, ids of type i32.
     pub(super) fn mul_mat_id(&self, weights: *mut Tensor, x: *mut Tensor, ids: *mut Tensor) -> *mut Tensor {
         // SAFETY: the tensors live in this context or one that outlives it.

@@ -8,7 +8,7 @@
 //! - `files` finds the libraries, `image` sees that they are whole
 //! - `library` loads them into the tables of `api`; `types` finds the numbers of element types
 //! - `catalogue` lists devices, `identity` what they are
-//! - `memory` and `graph` turn a plan into tensors and operations, `device` runs them
+//! - `memory` and `graph` turn a plan into tensors and operations, `device` runs them, `transfer` moves bytes
 //!
 //! A build's log and its assertions go to the worker's standard error. Vulkan
 //! on a software driver needs `GGML_VK_VISIBLE_DEVICES=0` in the environment.
@@ -26,6 +26,7 @@ mod image;
 mod library;
 mod log;
 mod memory;
+mod transfer;
 mod types;
 
 pub use build::{Build, DIR, NAME};

@@ -1,9 +1,10 @@
 //! The OpenCL device: one plan's memory and steps.
 
+use std::collections::BTreeSet;
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Step};
+use conform_cases::plan::{Part, Plan, Step};
 
 use super::Found;
 use super::argsort::Argsort;
@@ -13,6 +14,7 @@ use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
 use super::weights::Converted;
+use crate::backend::moves;
 use crate::backend::{Device, DeviceError, DeviceInfo, LoadError};
 
 /// An open OpenCL device.
@@ -79,6 +81,29 @@ impl Device for OpenClDevice {
         runtime.read(&memory.raw, offset, bytes)
     }
 
+    fn copy(&mut self, from: usize, parts: &[Part]) -> Result<(), DeviceError> {
+        let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;
+        let source = loaded.bytes(from).ok_or_else(|| DeviceError(format!("the plan has no tensor {from}")))?;
+        loaded.check("copy", parts, source)?;
+        loaded.before_reads(&self.runtime, [from])?;
+        loaded.before_writes(&self.runtime, parts)?;
+        self.runtime.copy(&loaded.memory, from, parts)
+    }
+
+    fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;
+        loaded.check("upload", parts, from.len())?;
+        loaded.before_writes(&self.runtime, parts)?;
+        self.runtime.upload(&mut loaded.memory, from, parts)
+    }
+
+    fn fetch(&mut self, to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;
+        loaded.check("fetch", parts, to.len())?;
+        loaded.before_reads(&self.runtime, parts.iter().map(|p| p.tensor))?;
+        self.runtime.fetch(&loaded.memory, to, parts)
+    }
+
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
         for step in self.loaded.iter().flat_map(|l| &l.steps) {
             for buffer in step.scratch() {
@@ -97,6 +122,8 @@ impl Device for OpenClDevice {
     }
 
     fn free(&mut self) {
+        // Copies may be queued still. A failure has nobody left to be told to.
+        let _ = self.runtime.finish();
         self.loaded = None;
     }
 }
@@ -133,6 +160,38 @@ impl Loaded {
             }
         }
         Ok(Loaded { plan: plan.clone(), memory: tensors, steps })
+    }
+
+    /// Bytes of a tensor's allocation.
+    fn bytes(&self, tensor: usize) -> Option<usize> {
+        self.memory.get(tensor).map(|m| m.raw.bytes)
+    }
+
+    fn check(&self, call: &str, parts: &[Part], other: usize) -> Result<(), DeviceError> {
+        parts.iter().try_for_each(|p| moves::check(call, p, |t| self.bytes(t), other))
+    }
+
+    /// Makes the raw bytes of tensors what a reader should see.
+    fn before_reads(&mut self, runtime: &Runtime, tensors: impl IntoIterator<Item = usize>) -> Result<(), DeviceError> {
+        for i in tensors.into_iter().collect::<BTreeSet<_>>() {
+            let Memory { raw, converted } = &mut self.memory[i];
+            if let Some(converted) = converted {
+                converted.restore(runtime, &self.plan.tensors[i], raw)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes the raw bytes the truth of tensors of which parts are about to be written.
+    fn before_writes(&mut self, runtime: &Runtime, parts: &[Part]) -> Result<(), DeviceError> {
+        for part in parts {
+            let Memory { raw, converted } = &mut self.memory[part.tensor];
+            if let Some(converted) = converted {
+                let run = if moves::is_run(part) { part.bytes() } else { 0 };
+                converted.before_write(runtime, &self.plan.tensors[part.tensor], raw, run)?;
+            }
+        }
+        Ok(())
     }
 
     fn enqueue(&mut self, runtime: &Runtime, steps: Range<usize>) -> Result<(), DeviceError> {

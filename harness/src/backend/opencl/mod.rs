@@ -10,7 +10,7 @@
 //! `program` holds the kernel sources and compiles each file at
 //! [`open`](Driver::open), in the forms that `forms` chooses for the device;
 //! `runtime` owns context, queue and memory;
-//! `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
+//! `transfer` and `mapped` move bytes; `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
 //! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
@@ -23,11 +23,13 @@ mod device;
 mod error;
 mod forms;
 mod identity;
+mod mapped;
 mod memory;
 mod mul_mat_id;
 mod program;
 mod runtime;
 mod top_k;
+mod transfer;
 mod weights;
 
 use std::collections::BTreeMap;

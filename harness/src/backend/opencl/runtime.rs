@@ -3,8 +3,10 @@
 // Every call into the OpenCL API that hands over memory or enqueues work is unsafe in `opencl3`.
 #![allow(unsafe_code)]
 
+use std::cell::RefCell;
 use std::ffi::c_void;
 use std::ptr;
+use std::rc::Rc;
 
 use opencl3::command_queue::CommandQueue;
 use opencl3::context::Context;
@@ -18,6 +20,7 @@ use conform_cases::plan::Tensor;
 use super::error::failed;
 use super::forms::Forms;
 use super::program::{GROUP, Kernel, Kernels, Source};
+use super::transfer::Queued;
 use crate::backend::{DeviceError, LoadError};
 
 /// What the device says it can do.
@@ -25,6 +28,8 @@ pub(super) struct Limits {
     pub(super) max_alloc: u64,
     pub(super) global_mem: u64,
     pub(super) local_mem: u64,
+    /// Its memory is the host's own.
+    pub(super) shares_memory: bool,
     /// Work-items per launch that a size_t of the device can count.
     max_items: u64,
 }
@@ -32,16 +37,19 @@ pub(super) struct Limits {
 /// An open device: whatever runs on it goes through here.
 pub(super) struct Runtime {
     context: Context,
-    queue: CommandQueue,
+    /// In order.
+    pub(super) queue: CommandQueue,
+    /// Transfers that nobody has waited for yet.
+    pub(super) queued: RefCell<Vec<Queued>>,
     pub(super) kernels: Kernels,
     pub(super) limits: Limits,
 }
 
 /// Device memory with its name in messages.
 pub(super) struct Buffer {
-    name: String,
-    bytes: usize,
-    raw: ClBuffer<u8>,
+    pub(super) name: Rc<str>,
+    pub(super) bytes: usize,
+    pub(super) raw: ClBuffer<u8>,
 }
 
 /// An argument of a kernel.
@@ -66,6 +74,8 @@ impl Runtime {
             max_alloc: device.max_mem_alloc_size().map_err(info)?,
             global_mem: device.global_mem_size().map_err(info)?,
             local_mem: device.local_mem_size().map_err(info)?,
+            // The question is deprecated: no answer is a no.
+            shares_memory: device.host_unified_memory().unwrap_or(false),
             max_items: if device.address_bits().map_err(info)? == 32 { u32::MAX.into() } else { u64::MAX },
         };
         let context = Context::from_device(device).map_err(failed("clCreateContext", "device"))?;
@@ -73,7 +83,7 @@ impl Runtime {
         let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
         let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
         let kernels = Kernels::compile(&context, sources, forms)?;
-        Ok(Runtime { context, queue, kernels, limits })
+        Ok(Runtime { context, queue, queued: RefCell::default(), kernels, limits })
     }
 
     /// Enqueues `groups` work-groups of a kernel.
@@ -113,9 +123,10 @@ impl Runtime {
         self.launch_items(&self.kernels.fill, words, &args)
     }
 
-    /// Waits for all queued work.
+    /// Waits for all queued work. A transfer that failed is an error here.
     pub(super) fn finish(&self) -> Result<(), DeviceError> {
-        self.queue.finish().map_err(failed("clFinish", "queue"))
+        let finished = self.queue.finish().map_err(failed("clFinish", "queue"));
+        self.outcome().and(finished)
     }
 
     /// Writes bytes at an offset, after all queued work.
@@ -123,7 +134,8 @@ impl Runtime {
         buffer.check("write", offset, bytes.len())?;
         // SAFETY: the range lies inside of the buffer, and a blocking call does not use `bytes` after it returns.
         let done = unsafe { self.queue.enqueue_write_buffer(&mut buffer.raw, CL_BLOCKING, offset, bytes, &[]) };
-        done.map(drop).map_err(failed("clEnqueueWriteBuffer", &buffer.name))
+        done.map(drop).map_err(failed("clEnqueueWriteBuffer", &buffer.name))?;
+        self.outcome()
     }
 
     /// Reads bytes from an offset, after all queued work.
@@ -131,7 +143,8 @@ impl Runtime {
         buffer.check("read", offset, bytes.len())?;
         // SAFETY: the range lies inside of the buffer, and a blocking call does not use `bytes` after it returns.
         let done = unsafe { self.queue.enqueue_read_buffer(&buffer.raw, CL_BLOCKING, offset, bytes, &[]) };
-        done.map(drop).map_err(failed("clEnqueueReadBuffer", &buffer.name))
+        done.map(drop).map_err(failed("clEnqueueReadBuffer", &buffer.name))?;
+        self.outcome()
     }
 }
 
@@ -197,7 +210,7 @@ impl<'a> Allocator<'a> {
         // SAFETY: no host pointer is handed over.
         let raw = unsafe { ClBuffer::create(&self.runtime.context, CL_MEM_READ_WRITE, bytes, none) };
         let raw = raw.map_err(failed("clCreateBuffer", name))?;
-        Ok(Buffer { name: name.to_owned(), bytes, raw })
+        Ok(Buffer { name: name.into(), bytes, raw })
     }
 
     /// Scratch of 32-bit words, named after its step and poisoned, so that nothing can rely on zeros.
