@@ -128,5 +128,8 @@ pub fn run(
             Some(_) => Ok(()),
             None => Err("cannot start a thread; the limit of processes (ulimit -u) may be too low".to_owned()),
         }
-    })
+    })?;
+    // The workers of all devices end at the same time, and not one after the other.
+    pools.iter().for_each(Pool::dismiss);
+    Ok(())
 }

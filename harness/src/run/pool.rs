@@ -113,6 +113,11 @@ impl Pool {
         self.changed.notify_all();
     }
 
+    /// Tells idle workers to end, without waiting for it.
+    pub(super) fn dismiss(&self) {
+        self.lock().idle.iter_mut().for_each(Supervisor::dismiss);
+    }
+
     /// Gives up a worker that has no device. True if the device is lost with it, and nobody has said so yet; false if
     /// it is lost already, or others still have it: then the case can be tried again.
     pub(super) fn give_up(&self, none: NoDevice) -> bool {

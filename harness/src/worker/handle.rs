@@ -323,6 +323,11 @@ impl Worker {
         !self.stuck
     }
 
+    /// Tells the process to end: its requests end.
+    pub(super) fn dismiss(&mut self) {
+        self.requests = None;
+    }
+
     /// The exit status, if it is gone; what it started goes with it.
     fn poll(&mut self) -> Option<ExitStatus> {
         if self.status.is_none() && sys::has_ended(self.child.id()) {
@@ -348,7 +353,7 @@ impl Worker {
 
 impl Drop for Worker {
     fn drop(&mut self) {
-        self.requests = None;
+        self.dismiss();
         if !self.stuck && self.wait(FAREWELL).is_none() {
             self.kill();
         }

@@ -149,6 +149,13 @@ struct Streak {
 }
 
 impl Supervisor {
+    /// Tells the worker to end, without waiting for it: dropping this waits.
+    pub fn dismiss(&mut self) {
+        if let Some(worker) = &mut self.worker {
+            worker.dismiss();
+        }
+    }
+
     /// A supervisor for one device of one backend's worker. Starts nothing yet.
     pub fn new(launch: Launch, device: &str, limits: Limits) -> Self {
         Supervisor {
