@@ -10,6 +10,7 @@
 //! - [`discover`], [`select`]: which devices and cases there are
 //! - [`run`]: takes cases through devices
 //! - [`probe`]: what arithmetic devices show
+//! - [`mutants`]: faults put into devices on purpose, and what catches them
 //! - [`result`]: what comes out
 //! - [`expect`]: which results are known, and why
 //! - [`report`]: what people and files get to see of it
@@ -19,6 +20,7 @@ pub mod backend;
 pub mod cli;
 pub mod discover;
 pub mod expect;
+pub mod mutants;
 pub mod probe;
 pub mod report;
 pub mod result;

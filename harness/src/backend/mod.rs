@@ -17,6 +17,8 @@ pub use conform_cases::judge::Capabilities;
 use conform_cases::plan::Plan;
 use serde::{Deserialize, Serialize};
 
+use crate::mutants::Edits;
+
 /// A family of devices reached through one API.
 pub trait Driver: Sync {
     /// The backend's name: the first word of its devices' keys.
@@ -27,6 +29,11 @@ pub trait Driver: Sync {
 
     /// Opens a device that [`probe`](Driver::probe) found.
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
+
+    /// Opens it with a fault in its kernels. Only kernels of our own have faults that can be put into them.
+    fn open_mutant(&self, key: &str, _edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        Err(DeviceError(format!("open {key}: its kernels are not ours to edit")))
+    }
 }
 
 /// Every driver of this build. Naming them loads none; `ggml` and `fake` are there only for a process that was asked to

@@ -3,6 +3,7 @@
 mod args;
 mod devices;
 mod list;
+mod mutants;
 mod probe;
 mod replay;
 mod run;
@@ -82,6 +83,7 @@ pub fn main() -> ExitCode {
         Command::Show(a) => show::show(&a),
         Command::Run(a) => run::run(&a),
         Command::Replay(a) => replay::replay(&a),
+        Command::Mutants(a) => mutants::mutants(&a),
     };
     match outcome {
         Ok(exit) => exit.into(),

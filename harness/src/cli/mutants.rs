@@ -1,0 +1,217 @@
+//! `conform mutants`: a table of mutants and what catches them.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::{Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+use conform_cases::profile::Profile;
+use serde::Serialize;
+use serde_json::json;
+
+use super::args::Mutants;
+use super::{Exit, Outcome, devices, say, say_json};
+use crate::discover::Found;
+use crate::mutants::habit::{Habit, Seen};
+use crate::mutants::hunt::{Hunted, Pair};
+use crate::mutants::{Mutant, table};
+use crate::report::note;
+use crate::select::{Filter, device_glob};
+use crate::worker::{Memory, sys};
+
+/// A line of the table.
+#[derive(Serialize)]
+struct Line {
+    mutant: &'static str,
+    bug: &'static str,
+    what: &'static str,
+    device: String,
+    caught: bool,
+    /// The check that failed first.
+    check: Option<String>,
+    /// The case that told it from the healthy device.
+    case: Option<String>,
+    /// Cases up to that one, or all that were tried.
+    cases: u64,
+    /// Cases that failed on the mutant and did not pass without it.
+    unproven: u64,
+    /// From the start of its worker to the kill.
+    seconds: Option<f64>,
+    /// Why it could not be hunted.
+    broken: Option<String>,
+    /// What the field's habit saw.
+    habit: Option<Seen>,
+}
+
+pub(super) fn mutants(args: &Mutants) -> Outcome {
+    let globs = args.device.iter().map(|g| device_glob(g)).collect::<Result<Vec<_>, _>>();
+    let globs = globs.map_err(|e| format!("--device: {e}"))?;
+    let chosen = choose(&args.filters)?;
+    let discovery = devices::find(&args.sources)?;
+    if !discovery.refused.is_empty() {
+        return Ok(Exit::Usage);
+    }
+    let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
+    let pairs: Vec<(&Found, &Mutant)> =
+        found.iter().flat_map(|f| chosen.iter().filter(|m| m.applies(&f.info)).map(move |m| (f, *m))).collect();
+    for mutant in chosen.iter().filter(|m| pairs.iter().all(|(_, other)| other.id != m.id)) {
+        note(&format!("{} is a fault that no device here can have", mutant.id));
+    }
+    if pairs.is_empty() {
+        return Err(format!("none of {} mutants applies to a device here; {}", chosen.len(), discovery.describe()));
+    }
+
+    let started = Instant::now();
+    sys::keep_freed_memory();
+    let memory = Memory::default();
+    let mut habits = BTreeMap::new();
+    for op in pairs.iter().map(|(_, m)| m.op) {
+        if !habits.contains_key(op) {
+            habits.insert(op, Habit::of(op, &memory)?);
+        }
+    }
+    let lines = hunt_all(args, &pairs, &habits, &memory)?;
+    if args.json {
+        say_json(&json!({ "seed": args.seed, "mutants": lines }))?;
+    } else {
+        say(&text(&lines, started.elapsed()))?;
+    }
+    Ok(if lines.iter().all(|line| line.caught) { Exit::Good } else { Exit::Unexpected })
+}
+
+/// The mutants that at least one filter selects. One that selects none is an error.
+fn choose(filters: &[String]) -> Result<Vec<&'static Mutant>, String> {
+    let filters = filters.iter().map(|f| Filter::new(f)).collect::<Result<Vec<_>, _>>();
+    let filters = filters.map_err(|e| format!("mutant {e}"))?;
+    if let Some(useless) = filters.iter().find(|f| !table::all().any(|m| f.matches(m.id))) {
+        let ids: Vec<&str> = table::all().map(|m| m.id).collect();
+        return Err(format!("'{}' selects no mutant; there are {}", useless.text(), ids.join(", ")));
+    }
+    Ok(table::all().filter(|m| filters.is_empty() || filters.iter().any(|f| f.matches(m.id))).collect())
+}
+
+/// Hunts each mutant on its device, several at once, and returns the lines in the order of the pairs.
+fn hunt_all(
+    args: &Mutants,
+    pairs: &[(&Found, &Mutant)],
+    habits: &BTreeMap<&str, Habit>,
+    memory: &Memory,
+) -> Result<Vec<Line>, String> {
+    let next = AtomicUsize::new(0);
+    let lines: Mutex<Vec<(usize, Line)>> = Mutex::default();
+    let lane = || {
+        loop {
+            let i = next.fetch_add(1, Ordering::Relaxed);
+            let Some((device, mutant)) = pairs.get(i) else { return };
+            let line = hunt(args, device, mutant, &habits[mutant.op], memory);
+            let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
+            lines.push((i, line));
+            note(&format!("{}/{} {} on {}", lines.len(), pairs.len(), mutant.id, device.info.key));
+        }
+    };
+    let cores = || thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    let jobs = args.jobs.map_or_else(cores, usize::from);
+    thread::scope(|scope| {
+        let started: Vec<_> = (0..jobs).map(|_| thread::Builder::new().spawn_scoped(scope, lane)).collect();
+        // Fewer lanes than asked for do the same work.
+        match started.into_iter().find_map(Result::ok) {
+            Some(_) => Ok(()),
+            None => Err("cannot start a thread; the limit of processes (ulimit -u) may be too low"),
+        }
+    })?;
+    let mut lines = lines.into_inner().unwrap_or_else(PoisonError::into_inner);
+    lines.sort_by_key(|(i, _)| *i);
+    Ok(lines.into_iter().map(|(_, line)| line).collect())
+}
+
+fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: &Memory) -> Line {
+    let patience = args.patience.timeout;
+    let mut pair = Pair::new(device, mutant, patience);
+    let cases = usize::try_from(args.cases).unwrap_or(usize::MAX);
+    let hunted = pair.hunt(mutant, Profile::Full.cases(args.seed, args.cases).take(cases), memory);
+    let mut line = Line {
+        mutant: mutant.id,
+        bug: mutant.bug,
+        what: mutant.what,
+        device: device.info.key.clone(),
+        caught: false,
+        check: None,
+        case: None,
+        cases: 0,
+        unproven: 0,
+        seconds: None,
+        broken: None,
+        habit: None,
+    };
+    match hunted {
+        Hunted::Killed(kill) => {
+            line.caught = true;
+            (line.check, line.case) = (Some(kill.check), Some(kill.case));
+            (line.cases, line.seconds) = (kill.cases, Some(kill.time.as_secs_f64()));
+        }
+        Hunted::Survived { cases, unproven } => (line.cases, line.unproven) = (cases, unproven),
+        Hunted::Broken(why) => {
+            line.broken = Some(why);
+            return line;
+        }
+    }
+    match habit.look(&mut pair.mutated, &mut pair.healthy, patience) {
+        Ok(seen) => line.habit = Some(seen),
+        Err(why) => line.broken = Some(format!("the habit can't be asked: {why}")),
+    }
+    line
+}
+
+fn text(lines: &[Line], time: Duration) -> String {
+    let width = |of: fn(&Line) -> usize, least: usize| lines.iter().map(of).max().unwrap_or(0).max(least);
+    let (id, key) = (width(|l| l.mutant.len(), 6), width(|l| l.device.len(), 6));
+    let mut text =
+        format!("{:<id$}  {:<key$}  caught by    cases  seconds  habit   modelled on\n", "mutant", "device");
+    for line in lines {
+        let check = match (&line.check, &line.broken) {
+            (Some(check), _) => check,
+            (None, Some(_)) => "(broken)",
+            (None, None) => "(nothing)",
+        };
+        let seconds = line.seconds.map_or_else(|| "-".to_owned(), |s| format!("{s:.2}"));
+        let habit = match &line.habit {
+            Some(Seen::Caught { .. }) => "caught",
+            Some(Seen::Missed { .. }) => "missed",
+            None => "-",
+        };
+        // Writing to a String cannot fail.
+        let _ = writeln!(
+            text,
+            "{:<id$}  {:<key$}  {check:<11} {:>6} {seconds:>8}  {habit:<6}  {}",
+            line.mutant, line.device, line.cases, line.bug
+        );
+    }
+    for line in lines.iter().filter(|line| !line.caught) {
+        let why = line.broken.clone().unwrap_or_else(|| {
+            let unproven = match line.unproven {
+                0 => String::new(),
+                n => format!("; {n} failed, and did not pass without the fault either"),
+            };
+            format!("{} cases tell no difference{unproven}", line.cases)
+        });
+        let _ = write!(text, "\nNOT CAUGHT {} on {}: {}\n  {why}\n", line.mutant, line.device, line.what);
+    }
+    let caught = lines.iter().filter(|line| line.caught).count();
+    let habit = lines.iter().filter(|line| matches!(line.habit, Some(Seen::Caught { .. }))).count();
+    let median = median(lines.iter().filter(|line| line.caught).map(|line| line.cases).collect());
+    let _ = write!(
+        text,
+        "\n{caught} of {} caught, half of them within {median} cases; the field's habit catches {habit}; {:.0} s\n",
+        lines.len(),
+        time.as_secs_f64()
+    );
+    text
+}
+
+/// The middle one, or the lower of the two in the middle.
+fn median(mut all: Vec<u64>) -> u64 {
+    all.sort_unstable();
+    all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0)
+}

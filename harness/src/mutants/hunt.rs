@@ -1,0 +1,149 @@
+//! Hunting a mutant: cases in the order of a profile, until one fails on it.
+//!
+//! A failure counts only where the same case passes on the device without the
+//! fault. A death of the worker, seen twice, is a failure like any other: that
+//! is what running a driver in a process of its own is for.
+
+use std::time::{Duration, Instant};
+
+use conform_cases::case::Case;
+
+use super::Mutant;
+use crate::backend::Capabilities;
+use crate::discover::Found;
+use crate::run::Prepared;
+use crate::worker::protocol::Outcome;
+use crate::worker::{Attempt, Cause, Limits, Memory, Supervisor};
+
+/// A mutated device and the same device without the fault, each with a worker.
+pub struct Pair {
+    /// With the fault.
+    pub mutated: Supervisor,
+    /// Without.
+    pub healthy: Supervisor,
+    /// What both are judged as.
+    pub judged_as: Capabilities,
+    /// How long either may take for a small case.
+    pub patience: Duration,
+}
+
+/// How a hunt ended.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Hunted {
+    /// A case tells the two apart.
+    Killed(Kill),
+    /// No case did.
+    Survived {
+        /// Cases tried.
+        cases: u64,
+        /// Those that failed on the mutant, and did not pass without the fault either.
+        unproven: u64,
+    },
+    /// The mutant can't be hunted: it does not compile, for example. One line.
+    Broken(String),
+}
+
+/// The first case that tells a mutant from the device it was made of.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Kill {
+    /// Its id.
+    pub case: String,
+    /// The check that failed first; `crash` or `timeout` where the worker died.
+    pub check: String,
+    /// Its place in the profile, from 1: every case before it was in vain. Those of other ops, which the fault cannot
+    /// touch, are counted and not run.
+    pub cases: u64,
+    /// From the start of the mutant's worker, compilation included.
+    pub time: Duration,
+}
+
+/// What a case shows of one device.
+enum Shown {
+    /// Nothing wrong.
+    Good,
+    /// The check that failed first.
+    Bad(String),
+    /// The case says nothing about the device.
+    Nothing,
+}
+
+impl Pair {
+    /// Workers for a device and for the same with a fault. Starts nothing yet.
+    pub fn new(device: &Found, mutant: &Mutant, patience: Duration) -> Self {
+        let worker = || Supervisor::new(device.launch.clone(), &device.info.key, Limits::default());
+        let judged_as = mutant.judged_as(&device.info);
+        Pair { mutated: worker().mutated(mutant.id), healthy: worker(), judged_as, patience }
+    }
+
+    /// Runs cases until one fails on the mutated device and passes on the healthy one.
+    pub fn hunt(&mut self, mutant: &Mutant, cases: impl Iterator<Item = Case>, memory: &Memory) -> Hunted {
+        let started = Instant::now();
+        let (mut count, mut unproven) = (0, 0);
+        for case in cases {
+            count += 1;
+            if !mutant.may_show(&case, &self.judged_as) {
+                continue;
+            }
+            match self.differs(&case, memory) {
+                Ok(Differs::By(check)) => {
+                    return Hunted::Killed(Kill { case: case.id(), check, cases: count, time: started.elapsed() });
+                }
+                Ok(Differs::Unproven) => unproven += 1,
+                Ok(Differs::No) => {}
+                Err(why) => return Hunted::Broken(why),
+            }
+        }
+        Hunted::Survived { cases: count, unproven }
+    }
+
+    fn differs(&mut self, case: &Case, memory: &Memory) -> Result<Differs, String> {
+        let prepared = Prepared::new(case, vec![self.judged_as], memory)?;
+        let Shown::Bad(check) = show(&mut self.mutated, &prepared, &self.judged_as, self.patience)? else {
+            return Ok(Differs::No);
+        };
+        Ok(match show(&mut self.healthy, &prepared, &self.judged_as, self.patience)? {
+            Shown::Good => Differs::By(check),
+            _ => Differs::Unproven,
+        })
+    }
+}
+
+/// Whether a case tells the mutated device from the healthy one.
+enum Differs {
+    /// By the check that failed first.
+    By(String),
+    /// It failed on both, or says nothing about the healthy one.
+    Unproven,
+    No,
+}
+
+/// Executes a case on one device and judges it. The error is one line: the device can't be used.
+fn show(
+    supervisor: &mut Supervisor,
+    prepared: &Prepared,
+    judged_as: &Capabilities,
+    patience: Duration,
+) -> Result<Shown, String> {
+    let mut results = prepared.results()?;
+    match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
+        Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
+        Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Ok(Shown::Nothing),
+        // It accepted the case and did not run it.
+        Attempt::Ran { outcome: Outcome::Failed { .. }, .. } => return Ok(Shown::Bad("support".to_owned())),
+        Attempt::Died(death) if matches!(death.cause, Cause::Silent(_)) => return Ok(Shown::Bad("timeout".to_owned())),
+        Attempt::Died(_) => return Ok(Shown::Bad("crash".to_owned())),
+        Attempt::Unavailable(why) => return Err(why),
+        Attempt::Wedged(why) => {
+            results.abandon();
+            prepared.inputs.abandon();
+            return Err(why);
+        }
+    }
+    let judgement = prepared.judge(judged_as, &results).judgement;
+    let failed = judgement.failures().next().map(|check| check.name.clone());
+    Ok(match failed {
+        Some(check) => Shown::Bad(check),
+        None if judgement.inconclusive.is_some() => Shown::Nothing,
+        None => Shown::Good,
+    })
+}

@@ -1,0 +1,241 @@
+//! Mutants: small faults put into a device on purpose, to measure what the cases catch.
+//!
+//! Each is modelled on a bug that somebody reported. A fault in kernels is a
+//! named edit of their source, made before it is compiled, or for the embedded
+//! device a [table of stages](Stages) with an entry swapped: the sources
+//! themselves stay as they are. A mutant's id travels to a worker in the
+//! protocol's `open`; everything else about it is known on both sides.
+//!
+//! - [`table`]: the mutants; a new one is one entry there
+//! - [`hunt`]: runs cases until one of them tells a mutant from the device it was made of
+//! - [`habit`]: would the usual test of backends have seen it?
+//! - `plain`: slow products with room for a fault, for mutants of the embedded device
+
+pub mod habit;
+pub mod hunt;
+mod plain;
+pub mod table;
+mod zeros;
+
+use std::borrow::Cow;
+
+use conform_cases::case::Case;
+use conform_cases::model::Kernels;
+
+use crate::backend::cpu::Stages;
+use crate::backend::{Capabilities, Device, DeviceError, DeviceInfo, Driver};
+
+/// A fault with a name.
+#[derive(Clone, Copy, Debug)]
+pub struct Mutant {
+    /// What it is called: path-safe, and never changed.
+    pub id: &'static str,
+    /// The bug it is modelled on: its line in the list of public bugs, and where it was reported.
+    pub bug: &'static str,
+    /// What is wrong, in one line.
+    pub what: &'static str,
+    /// The only op that it can harm.
+    pub op: &'static str,
+    /// How it is made.
+    pub fault: Fault,
+}
+
+/// The kinds of mutants.
+#[derive(Clone, Copy, Debug)]
+pub enum Fault {
+    /// In kernels of our own.
+    Kernels(Edits),
+    /// Outputs are zero, whatever was computed: what a judge must see under every precision model.
+    Zeros {
+        /// Whose kernels the device is judged as.
+        kernels: Kernels,
+        /// The precision model, by its name.
+        model: &'static str,
+    },
+}
+
+/// The same fault in every language that kernels of our own are written in; where a language has no entry, its
+/// devices can't have the fault.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Edits {
+    /// Of OpenCL C. A device uses one of several forms of some kernels: those that it doesn't are edited in vain.
+    pub opencl: &'static [Edit],
+    /// Of CUDA C.
+    pub cuda: &'static [Edit],
+    /// Of the embedded device's table.
+    pub rust: Option<fn(Stages) -> Stages>,
+}
+
+/// One place in one kernel file, replaced.
+#[derive(Clone, Copy, Debug)]
+pub struct Edit {
+    /// The file's name.
+    pub file: &'static str,
+    /// What stands there, exactly once.
+    pub find: &'static str,
+    /// What takes its place.
+    pub replace: &'static str,
+}
+
+impl Edit {
+    /// The edited text. The error is one line.
+    fn apply(&self, text: &str) -> Result<String, String> {
+        match text.matches(self.find).count() {
+            1 => Ok(text.replacen(self.find, self.replace, 1)),
+            n => Err(format!("{} holds {:?} {n} times, an edit must find it once", self.file, self.find)),
+        }
+    }
+}
+
+/// Makes all edits in files with these names. The error is one line.
+pub(crate) fn edit(edits: &[Edit], files: &mut [(String, &mut Cow<'static, str>)]) -> Result<(), String> {
+    for edit in edits {
+        let file = files.iter_mut().find(|(name, _)| name == edit.file);
+        let (_, text) = file.ok_or_else(|| format!("no kernel file is called {}", edit.file))?;
+        **text = Cow::Owned(edit.apply(text)?);
+    }
+    Ok(())
+}
+
+/// The mutant of this name.
+pub fn find(id: &str) -> Option<&'static Mutant> {
+    table::all().find(|m| m.id == id)
+}
+
+/// Opens a device that has the fault of this name. The error is one line.
+pub fn open(driver: &dyn Driver, key: &str, id: &str) -> Result<Box<dyn Device>, DeviceError> {
+    let mutant = find(id).ok_or_else(|| DeviceError(format!("this conform has no mutant '{id}'")))?;
+    match &mutant.fault {
+        Fault::Kernels(edits) => driver.open_mutant(key, edits).map_err(|DeviceError(why)| {
+            // Which of many mutants it was stands nowhere else.
+            DeviceError(format!("mutant {id}: {why}"))
+        }),
+        Fault::Zeros { .. } => Ok(Box::new(zeros::Zeros::new(driver.open(key)?))),
+    }
+}
+
+impl Mutant {
+    /// Whether the device runs anything that the fault is in.
+    pub fn applies(&self, device: &DeviceInfo) -> bool {
+        let kernels = device.capabilities.kernels;
+        match &self.fault {
+            Fault::Kernels(edits) => match device.backend.as_str() {
+                "cpu" | "fake" => edits.rust.is_some(),
+                "opencl" => edits.opencl.iter().any(|edit| uses(kernels, edit.file)),
+                "cuda" => edits.cuda.iter().any(|edit| uses(kernels, edit.file)),
+                _ => false,
+            },
+            // Models of foreign kernels have no device that is always there: the embedded one, which is more exact than
+            // they allow, stands in for it.
+            Fault::Zeros { kernels: wanted, .. } => *wanted == kernels || device.backend == "cpu" && !wanted.is_own(),
+        }
+    }
+
+    /// What the device is judged as.
+    pub fn judged_as(&self, device: &DeviceInfo) -> Capabilities {
+        match self.fault {
+            Fault::Zeros { kernels, .. } => Capabilities { kernels, ..device.capabilities },
+            Fault::Kernels(_) => device.capabilities,
+        }
+    }
+
+    /// Whether a case may show it on a device judged as this. Others are not worth running.
+    pub fn may_show(&self, case: &Case, device: &Capabilities) -> bool {
+        let is_of_model = match self.fault {
+            Fault::Zeros { model, .. } => case.body().model(device).is_some_and(|m| m.name == model),
+            Fault::Kernels(_) => true,
+        };
+        case.body().op() == self.op && is_of_model
+    }
+}
+
+/// Whether a device with these kernels runs a file. Some files stand for each other.
+fn uses(kernels: Kernels, file: &str) -> bool {
+    let half = matches!(kernels, Kernels::OwnHalf | Kernels::OwnHalfSubgroups);
+    let subgroups = matches!(kernels, Kernels::OwnSubgroups | Kernels::OwnHalfSubgroups);
+    let tensor = kernels == Kernels::OwnTensor;
+    match file {
+        "gemm.cl" => !half,
+        "gemm_half.cl" => half,
+        "gemv.cl" => !subgroups,
+        "gemv_subgroups.cl" => subgroups,
+        "gemm.cu" | "reorder.cu" => !tensor,
+        "tensor.cu" => tensor,
+        _ => true,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::backend::{cuda, opencl};
+
+    /// Faults of kernels, with their ids.
+    fn edits() -> impl Iterator<Item = (&'static Mutant, Edits)> {
+        table::all().filter_map(|m| match m.fault {
+            Fault::Kernels(edits) => Some((m, edits)),
+            Fault::Zeros { .. } => None,
+        })
+    }
+
+    #[test]
+    fn every_edit_still_applies_and_changes_something() {
+        for (mutant, edits) in edits() {
+            let id = mutant.id;
+            if !edits.opencl.is_empty() {
+                let edited = opencl::edited(edits.opencl).unwrap_or_else(|why| panic!("{id}: {why}"));
+                assert!(edited.iter().zip(&opencl::SOURCES).any(|(e, s)| e.text != s.text), "{id}");
+            }
+            if !edits.cuda.is_empty() {
+                let edited = cuda::edited(edits.cuda).unwrap_or_else(|why| panic!("{id}: {why}"));
+                assert!(edited.iter().zip(&cuda::SOURCES).any(|(e, s)| e.text != s.text), "{id}");
+            }
+            assert!(edits.rust.is_some() || !edits.opencl.is_empty() || !edits.cuda.is_empty(), "{id} has no fault");
+        }
+    }
+
+    #[test]
+    fn an_edit_that_does_not_apply_is_told() {
+        let edit = |file, find| opencl::edited(&[Edit { file, find, replace: "x" }]).unwrap_err();
+        assert_eq!(edit("gemm.cl", "no such text"), "gemm.cl holds \"no such text\" 0 times, an edit must find it once");
+        assert!(edit("gemm.cl", "barrier(").contains(" times, an edit must find it once"));
+        assert_eq!(edit("gem.cl", "x"), "no kernel file is called gem.cl");
+        assert!(cuda::edited(&[Edit { file: "mxfp4.clh", find: "e", replace: "x" }]).is_err());
+    }
+
+    #[test]
+    fn a_header_is_edited_in_every_file_that_includes_it() {
+        let fault = Edit { file: "mxfp4.clh", find: "e << 23", replace: "e << 22" };
+        let edited = opencl::edited(&[fault]).unwrap();
+        let changed = edited.iter().filter(|s| s.text.contains("e << 22")).map(|s| s.name);
+        assert_eq!(changed.collect::<Vec<_>>(), ["gemm", "gemm_half", "gemv", "gemv_subgroups"]);
+        assert!(edited.iter().all(|s| !s.text.contains("e << 23")));
+    }
+
+    #[test]
+    fn names_are_unique_and_fit_a_shell() {
+        let mut ids: Vec<&str> = table::all().map(|m| m.id).collect();
+        assert!(ids.iter().all(|id| id.bytes().all(|b| b.is_ascii_lowercase() || b.is_ascii_digit() || b == b'-')));
+        let count = ids.len();
+        ids.sort_unstable();
+        ids.dedup();
+        assert_eq!(ids.len(), count);
+    }
+
+    /// Cases of other ops are not run, so a fault may be in files of its own op alone.
+    #[test]
+    fn edits_stay_in_the_files_of_their_op() {
+        for (mutant, edits) in edits() {
+            for edit in edits.opencl.iter().chain(edits.cuda) {
+                let stem = edit.file.split('.').next().unwrap_or_default();
+                let op = match stem {
+                    "argsort" | "top_k" => stem,
+                    "rows" | "common" => "",
+                    // `fill` clears counters of routing; sorts only have their scratch filled by it, once.
+                    _ => "mul_mat_id",
+                };
+                assert_eq!(op, mutant.op, "{}: {}", mutant.id, edit.file);
+            }
+        }
+    }
+}
