@@ -35,6 +35,8 @@ struct Line {
     case: Option<String>,
     /// Cases up to that one, or all that were tried.
     cases: u64,
+    /// False if the device was judged on none of the cases that could show the fault: it does nothing of the kind.
+    possible: bool,
     /// Cases that failed on the mutant and did not pass without it.
     unproven: u64,
     /// From the start of its worker to the kill.
@@ -43,6 +45,13 @@ struct Line {
     broken: Option<String>,
     /// What the field's habit saw.
     habit: Option<Seen>,
+}
+
+impl Line {
+    /// It should have been caught, and was not.
+    fn is_missed(&self) -> bool {
+        self.possible && !self.caught
+    }
 }
 
 pub(super) fn mutants(args: &Mutants) -> Outcome {
@@ -78,7 +87,8 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
     } else {
         say(&text(&lines, started.elapsed()))?;
     }
-    Ok(if lines.iter().all(|line| line.caught) { Exit::Good } else { Exit::Unexpected })
+    let all_caught = lines.iter().any(|line| line.caught) && !lines.iter().any(Line::is_missed);
+    Ok(if all_caught { Exit::Good } else { Exit::Unexpected })
 }
 
 /// The mutants that at least one filter selects. One that selects none is an error.
@@ -140,6 +150,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
         check: None,
         case: None,
         cases: 0,
+        possible: true,
         unproven: 0,
         seconds: None,
         broken: None,
@@ -151,7 +162,11 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
             (line.check, line.case) = (Some(kill.check), Some(kill.case));
             (line.cases, line.seconds) = (kill.cases, Some(kill.time.as_secs_f64()));
         }
-        Hunted::Survived { cases, unproven } => (line.cases, line.unproven) = (cases, unproven),
+        Hunted::Survived { cases, judged: 0, .. } => {
+            (line.cases, line.possible) = (cases, false);
+            return line;
+        }
+        Hunted::Survived { cases, unproven, .. } => (line.cases, line.unproven) = (cases, unproven),
         Hunted::Broken(why) => {
             line.broken = Some(why);
             return line;
@@ -167,12 +182,12 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
 fn text(lines: &[Line], time: Duration) -> String {
     let width = |of: fn(&Line) -> usize, least: usize| lines.iter().map(of).max().unwrap_or(0).max(least);
     let (id, key) = (width(|l| l.mutant.len(), 6), width(|l| l.device.len(), 6));
-    let mut text =
-        format!("{:<id$}  {:<key$}  caught by    cases  seconds  habit   modelled on\n", "mutant", "device");
+    let mut text = format!("{:<id$}  {:<key$}  caught by    cases  seconds  habit   modelled on\n", "mutant", "device");
     for line in lines {
         let check = match (&line.check, &line.broken) {
             (Some(check), _) => check,
             (None, Some(_)) => "(broken)",
+            (None, None) if !line.possible => "(no case)",
             (None, None) => "(nothing)",
         };
         let seconds = line.seconds.map_or_else(|| "-".to_owned(), |s| format!("{s:.2}"));
@@ -188,7 +203,7 @@ fn text(lines: &[Line], time: Duration) -> String {
             line.mutant, line.device, line.cases, line.bug
         );
     }
-    for line in lines.iter().filter(|line| !line.caught) {
+    for line in lines.iter().filter(|line| line.is_missed()) {
         let why = line.broken.clone().unwrap_or_else(|| {
             let unproven = match line.unproven {
                 0 => String::new(),
@@ -199,12 +214,12 @@ fn text(lines: &[Line], time: Duration) -> String {
         let _ = write!(text, "\nNOT CAUGHT {} on {}: {}\n  {why}\n", line.mutant, line.device, line.what);
     }
     let caught = lines.iter().filter(|line| line.caught).count();
+    let possible = lines.iter().filter(|line| line.possible).count();
     let habit = lines.iter().filter(|line| matches!(line.habit, Some(Seen::Caught { .. }))).count();
     let median = median(lines.iter().filter(|line| line.caught).map(|line| line.cases).collect());
     let _ = write!(
         text,
-        "\n{caught} of {} caught, half of them within {median} cases; the field's habit catches {habit}; {:.0} s\n",
-        lines.len(),
+        "\n{caught} of {possible} caught, half of them within {median} cases; the field's habit catches {habit}; {:.0} s\n",
         time.as_secs_f64()
     );
     text

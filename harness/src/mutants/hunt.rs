@@ -36,6 +36,8 @@ pub enum Hunted {
     Survived {
         /// Cases tried.
         cases: u64,
+        /// Those of them that the mutated device was judged on. Without any, it does nothing that the fault could spoil.
+        judged: u64,
         /// Those that failed on the mutant, and did not pass without the fault either.
         unproven: u64,
     },
@@ -61,8 +63,8 @@ pub struct Kill {
 enum Shown {
     /// Nothing wrong.
     Good,
-    /// The check that failed first.
-    Bad(String),
+    /// The checks that failed.
+    Bad(Vec<String>),
     /// The case says nothing about the device.
     Nothing,
 }
@@ -78,29 +80,33 @@ impl Pair {
     /// Runs cases until one fails on the mutated device and passes on the healthy one.
     pub fn hunt(&mut self, mutant: &Mutant, cases: impl Iterator<Item = Case>, memory: &Memory) -> Hunted {
         let started = Instant::now();
-        let (mut count, mut unproven) = (0, 0);
+        let (mut count, mut judged, mut unproven) = (0, 0, 0);
         for case in cases {
             count += 1;
             if !mutant.may_show(&case, &self.judged_as) {
                 continue;
             }
-            match self.differs(&case, memory) {
+            match self.differs(mutant, &case, memory) {
                 Ok(Differs::By(check)) => {
                     return Hunted::Killed(Kill { case: case.id(), check, cases: count, time: started.elapsed() });
                 }
-                Ok(Differs::Unproven) => unproven += 1,
-                Ok(Differs::No) => {}
+                Ok(Differs::Unproven) => (judged, unproven) = (judged + 1, unproven + 1),
+                Ok(Differs::No) => judged += 1,
+                Ok(Differs::NotJudged) => {}
                 Err(why) => return Hunted::Broken(why),
             }
         }
-        Hunted::Survived { cases: count, unproven }
+        Hunted::Survived { cases: count, judged, unproven }
     }
 
-    fn differs(&mut self, case: &Case, memory: &Memory) -> Result<Differs, String> {
+    fn differs(&mut self, mutant: &Mutant, case: &Case, memory: &Memory) -> Result<Differs, String> {
         let prepared = Prepared::new(case, vec![self.judged_as], memory)?;
-        let Shown::Bad(check) = show(&mut self.mutated, &prepared, &self.judged_as, self.patience)? else {
-            return Ok(Differs::No);
+        let checks = match show(&mut self.mutated, &prepared, &self.judged_as, self.patience)? {
+            Shown::Bad(checks) => checks,
+            Shown::Good => return Ok(Differs::No),
+            Shown::Nothing => return Ok(Differs::NotJudged),
         };
+        let Some(check) = checks.into_iter().find(|check| mutant.counts(check)) else { return Ok(Differs::No) };
         Ok(match show(&mut self.healthy, &prepared, &self.judged_as, self.patience)? {
             Shown::Good => Differs::By(check),
             _ => Differs::Unproven,
@@ -114,7 +120,10 @@ enum Differs {
     By(String),
     /// It failed on both, or says nothing about the healthy one.
     Unproven,
+    /// It passes with the fault.
     No,
+    /// It says nothing about the mutated device.
+    NotJudged,
 }
 
 /// Executes a case on one device and judges it. The error is one line: the device can't be used.
@@ -129,9 +138,11 @@ fn show(
         Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
         Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Ok(Shown::Nothing),
         // It accepted the case and did not run it.
-        Attempt::Ran { outcome: Outcome::Failed { .. }, .. } => return Ok(Shown::Bad("support".to_owned())),
-        Attempt::Died(death) if matches!(death.cause, Cause::Silent(_)) => return Ok(Shown::Bad("timeout".to_owned())),
-        Attempt::Died(_) => return Ok(Shown::Bad("crash".to_owned())),
+        Attempt::Ran { outcome: Outcome::Failed { .. }, .. } => return Ok(Shown::Bad(vec!["support".to_owned()])),
+        Attempt::Died(death) if matches!(death.cause, Cause::Silent(_)) => {
+            return Ok(Shown::Bad(vec!["timeout".to_owned()]));
+        }
+        Attempt::Died(_) => return Ok(Shown::Bad(vec!["crash".to_owned()])),
         Attempt::Unavailable(why) => return Err(why),
         Attempt::Wedged(why) => {
             results.abandon();
@@ -140,10 +151,10 @@ fn show(
         }
     }
     let judgement = prepared.judge(judged_as, &results).judgement;
-    let failed = judgement.failures().next().map(|check| check.name.clone());
-    Ok(match failed {
-        Some(check) => Shown::Bad(check),
-        None if judgement.inconclusive.is_some() => Shown::Nothing,
-        None => Shown::Good,
+    let failed: Vec<String> = judgement.failures().map(|check| check.name.clone()).collect();
+    Ok(match failed.is_empty() {
+        false => Shown::Bad(failed),
+        true if judgement.inconclusive.is_some() => Shown::Nothing,
+        true => Shown::Good,
     })
 }

@@ -125,17 +125,26 @@ impl Mutant {
                 "cuda" => edits.cuda.iter().any(|edit| uses(kernels, edit.file)),
                 _ => false,
             },
-            // Models of foreign kernels have no device that is always there: the embedded one, which is more exact than
-            // they allow, stands in for it.
-            Fault::Zeros { kernels: wanted, .. } => *wanted == kernels || device.backend == "cpu" && !wanted.is_own(),
+            // The embedded device stands in for those that are rarely there.
+            Fault::Zeros { kernels: wanted, .. } => share_models(*wanted, kernels) || device.backend == "cpu",
         }
     }
 
     /// What the device is judged as.
     pub fn judged_as(&self, device: &DeviceInfo) -> Capabilities {
         match self.fault {
-            Fault::Zeros { kernels, .. } => Capabilities { kernels, ..device.capabilities },
-            Fault::Kernels(_) => device.capabilities,
+            Fault::Zeros { kernels, .. } if !share_models(kernels, device.capabilities.kernels) => {
+                Capabilities { kernels, ..device.capabilities }
+            }
+            _ => device.capabilities,
+        }
+    }
+
+    /// Whether it is caught where this check fails. Zeros are there to be seen by bounds, and not as no NaN.
+    fn counts(&self, check: &str) -> bool {
+        match self.fault {
+            Fault::Zeros { .. } => ["exact", "values"].contains(&check),
+            Fault::Kernels(_) => true,
         }
     }
 
@@ -146,6 +155,16 @@ impl Mutant {
             Fault::Kernels(_) => true,
         };
         case.body().op() == self.op && is_of_model
+    }
+}
+
+/// Whether models of the same names apply to both. What a device is judged as stays its own.
+fn share_models(wanted: Kernels, has: Kernels) -> bool {
+    use Kernels::{GgmlCpuAvx, GgmlCpuPlain, GgmlRepack, GgmlVulkan, GgmlVulkanTilesFromTwo};
+    match wanted {
+        GgmlRepack => matches!(has, GgmlRepack | GgmlCpuAvx | GgmlCpuPlain),
+        GgmlVulkan => matches!(has, GgmlVulkan | GgmlVulkanTilesFromTwo),
+        _ => wanted == has,
     }
 }
 
@@ -197,7 +216,10 @@ mod tests {
     #[test]
     fn an_edit_that_does_not_apply_is_told() {
         let edit = |file, find| opencl::edited(&[Edit { file, find, replace: "x" }]).unwrap_err();
-        assert_eq!(edit("gemm.cl", "no such text"), "gemm.cl holds \"no such text\" 0 times, an edit must find it once");
+        assert_eq!(
+            edit("gemm.cl", "no such text"),
+            "gemm.cl holds \"no such text\" 0 times, an edit must find it once"
+        );
         assert!(edit("gemm.cl", "barrier(").contains(" times, an edit must find it once"));
         assert_eq!(edit("gem.cl", "x"), "no kernel file is called gem.cl");
         assert!(cuda::edited(&[Edit { file: "mxfp4.clh", find: "e", replace: "x" }]).is_err());

@@ -4,9 +4,7 @@ use conform_cases::formats::{E2M1, read_f32, read_i32};
 use conform_cases::plan::{Order, Role, Tensor};
 use rayon::prelude::*;
 
-use crate::backend::cpu::arguments::{
-    Ids, Interleaved, PADDING, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights,
-};
+use crate::backend::cpu::arguments::{Ids, Interleaved, PADDING, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 
 /// The value of an MXFP4 scale byte.
 pub(super) type Scale = fn(u8) -> f32;

@@ -15,13 +15,14 @@ const OP: &str = "mul_mat_id";
 const ROWS_END: &str = "    if (!in_use || row >= rows)\n";
 
 /// What both forms of gemm do with a place of a tile.
-const SLOT: &str = "        const uint slot = sorted[first_place + s];\n        if (slot == NO_SLOT)\n            continue;\n";
+const SLOT: &str =
+    "        const uint slot = sorted[first_place + s];\n        if (slot == NO_SLOT)\n            continue;\n";
 const PADDING_IS_SLOT_0: &str =
     "        const uint slot = sorted[first_place + s] == NO_SLOT ? 0 : sorted[first_place + s];\n";
 
-/// The end of a step of gemm.
-const STEP_END: &str =
-    "        // Nobody loads the next step while another still reads this one.\n        barrier(CLK_LOCAL_MEM_FENCE);\n";
+/// Where a step of gemm begins to multiply, in either form.
+const LOADED: &str = "        barrier(CLK_LOCAL_MEM_FENCE);\n\n        if (row < rows) {\n";
+const UNAWAITED: &str = "        if (row < rows) {\n";
 
 /// A scale byte's number.
 const E8M0: &str = "e == 0 ? 0x00400000u : e == 255 ? 0x7fc00000u : e << 23";
@@ -136,35 +137,31 @@ pub(super) const MUTANTS: &[Mutant] = &[
     Mutant {
         id: "m7-no-barrier",
         bug: "A6 ggml 6e2c0557",
-        what: "no barrier keeps the next step's activations from being loaded over those that others still read",
+        what: "no barrier stands between loading the activations of a step and reading what others have loaded",
         op: OP,
         fault: Fault::Kernels(Edits {
-            opencl: &both(STEP_END, ""),
+            opencl: &both(LOADED, UNAWAITED),
             cuda: &[
-                edit(
-                    "gemm.cu",
-                    "        // Nobody loads the next step while another still reads this one.\n        __syncthreads();\n",
-                    "",
-                ),
+                edit("gemm.cu", "        __syncthreads();\n\n        if (row < rows) {\n", UNAWAITED),
                 edit(
                     "tensor.cu",
                     "        wait();\n        __syncthreads();\n        copy_activations",
                     "        wait();\n        copy_activations",
                 ),
             ],
-            // As it is where half of the rows are late by a step.
+            // As it is where half of the rows are a step ahead of the load.
             rust: Some(|stages| Stages {
                 gemm: |tiles, weights, rows, sizes, products| {
                     let multiply = Stages::default().gemm;
                     multiply(tiles, weights, rows, sizes, products);
-                    let mut next = rows.to_vec();
-                    for row in next.chunks_mut(sizes.k).filter(|row| row.len() > TILE_K) {
-                        row.copy_within(TILE_K.., 0);
+                    let mut before = rows.to_vec();
+                    for row in before.chunks_mut(sizes.k).filter(|row| row.len() > TILE_K) {
+                        row.copy_within(..row.len() - TILE_K, TILE_K);
                     }
-                    let mut late = products.to_vec();
-                    multiply(tiles, weights, &next, sizes, &mut late);
-                    for (on_time, late) in products.chunks_mut(TILE_ROWS).zip(late.chunks(TILE_ROWS)) {
-                        on_time[TILE_ROWS / 2..].copy_from_slice(&late[TILE_ROWS / 2..]);
+                    let mut early = products.to_vec();
+                    multiply(tiles, weights, &before, sizes, &mut early);
+                    for (on_time, early) in products.chunks_mut(TILE_ROWS).zip(early.chunks(TILE_ROWS)) {
+                        on_time[TILE_ROWS / 2..].copy_from_slice(&early[TILE_ROWS / 2..]);
                     }
                 },
                 ..stages

@@ -14,13 +14,7 @@ macro_rules! through_ids {
             fn histogram(ids: Ids<'_>, counters: &mut [u32]) {
                 with_ids(ids, $read, |ids| (Stages::default().histogram)(ids, counters));
             }
-            fn scatter(
-                ids: Ids<'_>,
-                offset: &[u32],
-                counters: &mut [u32],
-                slots: &mut [u32],
-                tile_expert: &mut [u32],
-            ) {
+            fn scatter(ids: Ids<'_>, offset: &[u32], counters: &mut [u32], slots: &mut [u32], tile_expert: &mut [u32]) {
                 let scatter = Stages::default().scatter;
                 with_ids(ids, $read, |ids| scatter(ids, offset, counters, slots, tile_expert));
             }

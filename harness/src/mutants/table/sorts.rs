@@ -129,8 +129,16 @@ pub(super) const MUTANTS: &[Mutant] = &[
         what: "rows beyond the 65535th are not sorted",
         op: ARGSORT,
         fault: Fault::Kernels(Edits {
-            opencl: &[edit("argsort.cl", "if (row < rows && col < cols)", "if (row < min(rows, 65535ul) && col < cols)")],
-            cuda: &[edit("argsort.cu", "if (row < rows && col < cols)", "if (row < min(rows, 65535ull) && col < cols)")],
+            opencl: &[edit(
+                "argsort.cl",
+                "if (row < rows && col < cols)",
+                "if (row < min(rows, 65535ul) && col < cols)",
+            )],
+            cuda: &[edit(
+                "argsort.cu",
+                "if (row < rows && col < cols)",
+                "if (row < min(rows, 65535ull) && col < cols)",
+            )],
             rust: Some(|stages| Stages {
                 argsort: |x, order, keys, out| {
                     let most = out.len().min(65535 * 4 * x.tensor.shape[0]);
