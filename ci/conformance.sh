@@ -28,6 +28,9 @@ python3 ci/same_results.py "$out/smoke/results.jsonl" "$out/again/results.jsonl"
 echo '--- smoke on rusticl, an OpenCL implementation that shares no code with PoCL'
 RUSTICL_ENABLE=llvmpipe $conform run --device 'opencl-rusticl-*' --expect ci/expectations/rusticl.toml
 
+echo '--- faults put into kernels are caught: a sample'
+ci/mutants.sh
+
 echo '--- a fresh seed'
 $conform run --profile random --cases 500
 

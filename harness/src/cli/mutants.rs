@@ -39,12 +39,54 @@ struct Line {
     possible: bool,
     /// Cases that failed on the mutant and did not pass without it.
     unproven: u64,
-    /// From the start of its worker to the kill.
-    seconds: Option<f64>,
+    /// How long it was hunted: from the start of its worker, compilation included.
+    seconds: f64,
     /// Why it could not be hunted.
     broken: Option<String>,
     /// What the field's habit saw.
     habit: Option<Seen>,
+}
+
+/// All lines together.
+#[derive(Serialize)]
+struct Summary {
+    /// Those with a fault that some case of the device could show.
+    possible: usize,
+    caught: usize,
+    caught_by_habit: usize,
+    /// Half of those that were caught took no more cases.
+    median_cases: u64,
+    most_cases: u64,
+    /// Hunted at once.
+    jobs: usize,
+    /// What the hunts took together; several ran at once.
+    hunt_seconds: f64,
+}
+
+impl Summary {
+    fn of(lines: &[Line], jobs: usize) -> Self {
+        let mut cases: Vec<u64> = lines.iter().filter(|line| line.caught).map(|line| line.cases).collect();
+        cases.sort_unstable();
+        Summary {
+            possible: lines.iter().filter(|line| line.possible).count(),
+            caught: cases.len(),
+            caught_by_habit: lines.iter().filter(|line| matches!(line.habit, Some(Seen::Caught { .. }))).count(),
+            median_cases: cases.get(cases.len() / 2).copied().unwrap_or(0),
+            most_cases: cases.last().copied().unwrap_or(0),
+            jobs,
+            hunt_seconds: lines.iter().map(|line| line.seconds).sum(),
+        }
+    }
+
+    fn text(&self, time: Duration) -> String {
+        let Summary { possible, caught, caught_by_habit, median_cases, most_cases, jobs, hunt_seconds } = self;
+        format!(
+            "{caught} of {possible} caught, half of them within {median_cases} cases and all within {most_cases}; the \
+             field's habit catches {caught_by_habit}\n{:.0} s, of which {:.0} s hunting, {jobs} at once",
+            time.as_secs_f64(),
+            hunt_seconds / *jobs as f64
+        )
+    }
 }
 
 impl Line {
@@ -81,13 +123,16 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
             habits.insert(op, Habit::of(op, &memory)?);
         }
     }
-    let lines = hunt_all(args, &pairs, &habits, &memory)?;
+    let cores = || thread::available_parallelism().map_or(1, |n| n.get().min(8));
+    let jobs = args.jobs.map_or_else(cores, usize::from);
+    let lines = hunt_all(args, jobs, &pairs, &habits, &memory)?;
+    let summary = Summary::of(&lines, jobs);
     if args.json {
-        say_json(&json!({ "seed": args.seed, "mutants": lines }))?;
+        say_json(&json!({ "seed": args.seed, "mutants": lines, "summary": summary }))?;
     } else {
-        say(&text(&lines, started.elapsed()))?;
+        say(&text(&lines, &summary, started))?;
     }
-    let all_caught = lines.iter().any(|line| line.caught) && !lines.iter().any(Line::is_missed);
+    let all_caught = summary.caught > 0 && summary.caught == summary.possible;
     Ok(if all_caught { Exit::Good } else { Exit::Unexpected })
 }
 
@@ -105,6 +150,7 @@ fn choose(filters: &[String]) -> Result<Vec<&'static Mutant>, String> {
 /// Hunts each mutant on its device, several at once, and returns the lines in the order of the pairs.
 fn hunt_all(
     args: &Mutants,
+    jobs: usize,
     pairs: &[(&Found, &Mutant)],
     habits: &BTreeMap<&str, Habit>,
     memory: &Memory,
@@ -121,8 +167,6 @@ fn hunt_all(
             note(&format!("{}/{} {} on {}", lines.len(), pairs.len(), mutant.id, device.info.key));
         }
     };
-    let cores = || thread::available_parallelism().map_or(1, |n| n.get().min(8));
-    let jobs = args.jobs.map_or_else(cores, usize::from);
     thread::scope(|scope| {
         let started: Vec<_> = (0..jobs).map(|_| thread::Builder::new().spawn_scoped(scope, lane)).collect();
         // Fewer lanes than asked for do the same work.
@@ -140,6 +184,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
     let patience = args.patience.timeout;
     let mut pair = Pair::new(device, mutant, patience);
     let cases = usize::try_from(args.cases).unwrap_or(usize::MAX);
+    let started = Instant::now();
     let hunted = pair.hunt(mutant, Profile::Full.cases(args.seed, args.cases).take(cases), memory);
     let mut line = Line {
         mutant: mutant.id,
@@ -152,7 +197,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
         cases: 0,
         possible: true,
         unproven: 0,
-        seconds: None,
+        seconds: started.elapsed().as_secs_f64(),
         broken: None,
         habit: None,
     };
@@ -160,7 +205,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
         Hunted::Killed(kill) => {
             line.caught = true;
             (line.check, line.case) = (Some(kill.check), Some(kill.case));
-            (line.cases, line.seconds) = (kill.cases, Some(kill.time.as_secs_f64()));
+            line.cases = kill.cases;
         }
         Hunted::Survived { cases, judged: 0, .. } => {
             (line.cases, line.possible) = (cases, false);
@@ -179,7 +224,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
     line
 }
 
-fn text(lines: &[Line], time: Duration) -> String {
+fn text(lines: &[Line], summary: &Summary, started: Instant) -> String {
     let width = |of: fn(&Line) -> usize, least: usize| lines.iter().map(of).max().unwrap_or(0).max(least);
     let (id, key) = (width(|l| l.mutant.len(), 6), width(|l| l.device.len(), 6));
     let mut text = format!("{:<id$}  {:<key$}  caught by    cases  seconds  habit   modelled on\n", "mutant", "device");
@@ -190,7 +235,6 @@ fn text(lines: &[Line], time: Duration) -> String {
             (None, None) if !line.possible => "(no case)",
             (None, None) => "(nothing)",
         };
-        let seconds = line.seconds.map_or_else(|| "-".to_owned(), |s| format!("{s:.2}"));
         let habit = match &line.habit {
             Some(Seen::Caught { .. }) => "caught",
             Some(Seen::Missed { .. }) => "missed",
@@ -199,8 +243,8 @@ fn text(lines: &[Line], time: Duration) -> String {
         // Writing to a String cannot fail.
         let _ = writeln!(
             text,
-            "{:<id$}  {:<key$}  {check:<11} {:>6} {seconds:>8}  {habit:<6}  {}",
-            line.mutant, line.device, line.cases, line.bug
+            "{:<id$}  {:<key$}  {check:<11} {:>6} {:>8.2}  {habit:<6}  {}",
+            line.mutant, line.device, line.cases, line.seconds, line.bug
         );
     }
     for line in lines.iter().filter(|line| line.is_missed()) {
@@ -213,20 +257,6 @@ fn text(lines: &[Line], time: Duration) -> String {
         });
         let _ = write!(text, "\nNOT CAUGHT {} on {}: {}\n  {why}\n", line.mutant, line.device, line.what);
     }
-    let caught = lines.iter().filter(|line| line.caught).count();
-    let possible = lines.iter().filter(|line| line.possible).count();
-    let habit = lines.iter().filter(|line| matches!(line.habit, Some(Seen::Caught { .. }))).count();
-    let median = median(lines.iter().filter(|line| line.caught).map(|line| line.cases).collect());
-    let _ = write!(
-        text,
-        "\n{caught} of {possible} caught, half of them within {median} cases; the field's habit catches {habit}; {:.0} s\n",
-        time.as_secs_f64()
-    );
+    let _ = write!(text, "\n{}\n", summary.text(started.elapsed()));
     text
-}
-
-/// The middle one, or the lower of the two in the middle.
-fn median(mut all: Vec<u64>) -> u64 {
-    all.sort_unstable();
-    all.get(all.len().saturating_sub(1) / 2).copied().unwrap_or(0)
 }

@@ -4,7 +4,7 @@
 //! fault. A death of the worker, seen twice, is a failure like any other: that
 //! is what running a driver in a process of its own is for.
 
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 use conform_cases::case::Case;
 
@@ -55,8 +55,6 @@ pub struct Kill {
     /// Its place in the profile, from 1: every case before it was in vain. Those of other ops, which the fault cannot
     /// touch, are counted and not run.
     pub cases: u64,
-    /// From the start of the mutant's worker, compilation included.
-    pub time: Duration,
 }
 
 /// What a case shows of one device.
@@ -79,7 +77,6 @@ impl Pair {
 
     /// Runs cases until one fails on the mutated device and passes on the healthy one.
     pub fn hunt(&mut self, mutant: &Mutant, cases: impl Iterator<Item = Case>, memory: &Memory) -> Hunted {
-        let started = Instant::now();
         let (mut count, mut judged, mut unproven) = (0, 0, 0);
         for case in cases {
             count += 1;
@@ -88,7 +85,7 @@ impl Pair {
             }
             match self.differs(mutant, &case, memory) {
                 Ok(Differs::By(check)) => {
-                    return Hunted::Killed(Kill { case: case.id(), check, cases: count, time: started.elapsed() });
+                    return Hunted::Killed(Kill { case: case.id(), check, cases: count });
                 }
                 Ok(Differs::Unproven) => (judged, unproven) = (judged + 1, unproven + 1),
                 Ok(Differs::No) => judged += 1,

@@ -244,6 +244,41 @@ mod tests {
         assert_eq!(ids.len(), count);
     }
 
+    #[test]
+    fn a_fault_is_put_into_devices_that_can_have_it() {
+        let open = |driver: &dyn Driver, key, id| super::open(driver, key, id).map(|_| ()).map_err(|e| e.0);
+        let cpu = crate::backend::cpu::CpuDriver;
+        assert_eq!(open(&cpu, "cpu", "m1-once-per-token"), Ok(()));
+        assert_eq!(open(&cpu, "cpu", "zeros-f32"), Ok(()));
+        assert_eq!(open(&cpu, "cpu", "m77"), Err("this conform has no mutant 'm77'".to_owned()));
+        assert!(open(&cpu, "cpu-1", "m1-once-per-token").unwrap_err().contains("the only device is cpu"));
+        let why = open(&cpu, "cpu", "a43-ids-overwritten").unwrap_err();
+        assert_eq!(why, "mutant a43-ids-overwritten: it swaps no stage");
+        let why = open(&crate::backend::ggml::GgmlDriver, "ggml-x-cpu", "m1-once-per-token").unwrap_err();
+        assert!(why.ends_with("its kernels are not ours to edit"), "{why}");
+    }
+
+    #[test]
+    fn forms_of_kernels_decide_what_applies() {
+        let info = |backend: &str, kernels| DeviceInfo {
+            key: format!("{backend}-0"),
+            backend: backend.to_owned(),
+            name: String::new(),
+            driver: String::new(),
+            properties: Default::default(),
+            capabilities: Capabilities { kernels, ..Capabilities::OWN },
+        };
+        let applies = |id, backend, kernels| find(id).unwrap().applies(&info(backend, kernels));
+        assert!(applies("a38-stale-sum", "opencl", Kernels::Own));
+        assert!(!applies("a38-stale-sum", "opencl", Kernels::OwnSubgroups));
+        assert!(applies("m5-padding-is-slot-0", "opencl", Kernels::OwnHalf));
+        assert!(applies("m7-no-barrier", "cuda", Kernels::OwnTensor) && applies("m7-no-barrier", "cuda", Kernels::Own));
+        assert!(!applies("m3-counters-kept", "cuda", Kernels::Own));
+        assert!(!applies("m1-once-per-token", "ggml", Kernels::GgmlVulkan));
+        assert!(applies("zeros-vulkan-tiles", "ggml", Kernels::GgmlVulkanTilesFromTwo));
+        assert!(!applies("zeros-half", "opencl", Kernels::Own) && applies("zeros-half", "cpu", Kernels::Own));
+    }
+
     /// Cases of other ops are not run, so a fault may be in files of its own op alone.
     #[test]
     fn edits_stay_in_the_files_of_their_op() {

@@ -145,3 +145,64 @@ fn write(out: &mut [u8], entries: &[Entry]) {
         *out = index.to_le_bytes();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use conform_cases::case::Case;
+    use conform_cases::judge::POISONS;
+    use conform_cases::plan::Role;
+
+    use super::*;
+    use crate::backend::Device;
+    use crate::backend::cpu::{CpuDevice, Stages};
+
+    /// The bytes of the output.
+    fn run(case: &Case, stages: Stages) -> Vec<u8> {
+        let (plan, mut device) = (case.plan(), CpuDevice::new(stages));
+        device.load(&plan).unwrap();
+        let mut out = Vec::new();
+        for (i, t) in plan.tensors.iter().enumerate() {
+            let mut bytes = POISONS[0].to_le_bytes().repeat(t.parent_bytes().div_ceil(4));
+            bytes.truncate(t.parent_bytes());
+            if t.role != Role::Output {
+                case.fill(i, t, &mut bytes);
+            }
+            device.write(i, 0, &bytes).unwrap();
+            out = bytes;
+        }
+        device.run(0..plan.steps.len()).unwrap();
+        device.read(plan.tensors.len() - 1, 0, &mut out).unwrap();
+        out
+    }
+
+    /// Whatever a mutant that is built on these does otherwise is its fault.
+    #[test]
+    fn without_a_fault_nothing_differs() {
+        let plain = Stages {
+            gemm: |tiles, weights, rows, sizes, products| gemm(tiles, weights, rows, sizes, products, e8m0, dot),
+            gemv: |ids, x, weights, out| with_ids(ids, id, |ids| gemv(ids, x, weights, out, e8m0)),
+            argsort: |x, order, _, out| argsort(x, order, out, |entries| entries.sort_unstable()),
+            top_k: |x, k, out| {
+                top_k(x, k, out, |entries, k| {
+                    entries.sort_unstable();
+                    entries.truncate(k);
+                    entries.sort_unstable_by_key(|entry| entry.1);
+                });
+            },
+            ..Stages::default()
+        };
+        for id in [
+            "mul_mat_id/w=mxfp4,x=f32,e=5,u=3,m=70,n=33,k=160,b=3/route=skew,data=normal/v1-1",
+            "mul_mat_id/w=mxfp4,x=f32,e=8,u=4,m=65,n=1,k=416,t=9,iv=u/route=out,data=scales/v1-1",
+            "mul_mat_id/w=q4_K,x=f32,e=3,u=2,m=9,n=5,k=512/route=repeat,data=heavy/v1-1",
+            "mul_mat_id/w=f16,x=f32,e=3,u=2,m=65,n=40,k=37,wv=kme/route=shuffle,data=normal/v1-1",
+            "argsort/c=100,r=3,o=desc/data=inf/v1-1",
+            "argsort/c=1025/data=nan/v1-1",
+            "top_k/c=100,r=3,k=17/data=ties/v1-1",
+            "top_k/c=1025,k=1024/data=bits/v1-1",
+        ] {
+            let case: Case = id.parse().unwrap();
+            assert_eq!(run(&case, plain), run(&case, Stages::default()), "{id}");
+        }
+    }
+}
