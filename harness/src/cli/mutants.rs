@@ -16,7 +16,7 @@ use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::Found;
 use crate::mutants::habit::{Habit, Seen};
 use crate::mutants::hunt::{Hunted, Pair};
-use crate::mutants::{Mutant, table};
+use crate::mutants::{Fault, Mutant, table};
 use crate::report::note;
 use crate::select::{Filter, device_glob};
 use crate::worker::{Memory, sys};
@@ -35,7 +35,7 @@ struct Line {
     case: Option<String>,
     /// Cases up to that one, or all that were tried.
     cases: u64,
-    /// False if the device was judged on none of the cases that could show the fault: it does nothing of the kind.
+    /// False for a precision model under which the device was judged on no case.
     possible: bool,
     /// Cases that failed on the mutant and did not pass without it.
     unproven: u64,
@@ -207,7 +207,8 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
             (line.check, line.case) = (Some(kill.check), Some(kill.case));
             line.cases = kill.cases;
         }
-        Hunted::Survived { cases, judged: 0, .. } => {
+        // A build that does nothing under a precision model cannot show what its bounds let pass.
+        Hunted::Survived { cases, judged: 0, .. } if matches!(mutant.fault, Fault::Zeros { .. }) => {
             (line.cases, line.possible) = (cases, false);
             return line;
         }

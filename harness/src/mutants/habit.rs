@@ -71,18 +71,14 @@ impl Habit {
     pub fn look(&self, mutated: &mut Supervisor, healthy: &mut Supervisor, patience: Duration) -> Result<Seen, String> {
         let (mut passed, mut worst) = (0, 0.0f64);
         for case in &self.cases {
-            match case.error(mutated, patience)? {
-                None => {}
-                Some(error) if error <= ALLOWED => {
-                    passed += 1;
-                    worst = worst.max(error);
-                }
-                Some(error) => {
-                    if case.error(healthy, patience)?.is_some_and(|error| error <= ALLOWED) {
-                        let nmse = error.is_finite().then_some(error);
-                        return Ok(Seen::Caught { case: case.plan.case.clone(), nmse });
-                    }
-                }
+            // What the device does not do is no case of its.
+            let Some(error) = case.error(mutated, patience)? else { continue };
+            if error <= ALLOWED {
+                passed += 1;
+                worst = worst.max(error);
+            } else if case.error(healthy, patience)?.is_some_and(|error| error <= ALLOWED) {
+                let nmse = error.is_finite().then_some(error);
+                return Ok(Seen::Caught { case: case.plan.case.clone(), nmse });
             }
         }
         Ok(Seen::Missed { cases: passed, worst })

@@ -42,7 +42,7 @@ fn a_kill_is_a_case_that_passes_without_the_fault() {
 fn what_no_case_tells_is_not_caught() {
     let ended = mutants("m8- m1- --device cpu --cases 1").with(1);
     assert!(ended.stdout.contains("NOT CAUGHT m8-scale-by-shift on cpu"), "{}", ended.stdout);
-    assert!(ended.stdout.contains("0 of 2 caught") || ended.stdout.contains("0 of 0 caught"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("0 of 2 caught"), "{}", ended.stdout);
 }
 
 /// A device that is broken already fails on the mutant as well, which proves nothing.
