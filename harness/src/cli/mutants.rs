@@ -15,7 +15,7 @@ use super::args::Mutants;
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::Found;
 use crate::mutants::habit::{Habit, Seen};
-use crate::mutants::hunt::{Hunted, Pair};
+use crate::mutants::hunt::{Hunted, Pair, Unusable};
 use crate::mutants::{Fault, Mutant, table};
 use crate::report::note;
 use crate::select::{Filter, device_glob};
@@ -43,6 +43,9 @@ struct Line {
     seconds: f64,
     /// Why it could not be hunted.
     broken: Option<String>,
+    /// The device worked before and is lost.
+    #[serde(skip)]
+    wedged: bool,
     /// What the field's habit saw.
     habit: Option<Seen>,
 }
@@ -133,7 +136,11 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
         say(&text(&lines, &summary, started))?;
     }
     let all_caught = summary.caught > 0 && summary.caught == summary.possible;
-    Ok(if all_caught { Exit::Good } else { Exit::Unexpected })
+    Ok(match all_caught {
+        _ if lines.iter().any(|line| line.wedged) => Exit::Wedged,
+        true => Exit::Good,
+        false => Exit::Unexpected,
+    })
 }
 
 /// The mutants that at least one filter selects. One that selects none is an error.
@@ -199,6 +206,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
         unproven: 0,
         seconds: started.elapsed().as_secs_f64(),
         broken: None,
+        wedged: false,
         habit: None,
     };
     match hunted {
@@ -213,14 +221,16 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
             return line;
         }
         Hunted::Survived { cases, unproven, .. } => (line.cases, line.unproven) = (cases, unproven),
-        Hunted::Broken(why) => {
-            line.broken = Some(why);
+        Hunted::Broken(Unusable { why, wedged }) => {
+            (line.broken, line.wedged) = (Some(why), wedged);
             return line;
         }
     }
     match habit.look(&mut pair.mutated, &mut pair.healthy, patience) {
         Ok(seen) => line.habit = Some(seen),
-        Err(why) => line.broken = Some(format!("the habit can't be asked: {why}")),
+        Err(Unusable { why, wedged }) => {
+            (line.broken, line.wedged) = (Some(format!("the habit can't be asked: {why}")), wedged);
+        }
     }
     line
 }
@@ -247,6 +257,9 @@ fn text(lines: &[Line], summary: &Summary, started: Instant) -> String {
             "{:<id$}  {:<key$}  {check:<11} {:>6} {:>8.2}  {habit:<6}  {}",
             line.mutant, line.device, line.cases, line.seconds, line.bug
         );
+    }
+    for line in lines.iter().filter(|line| line.caught) {
+        let _ = line.broken.iter().try_for_each(|why| writeln!(text, "\n{} on {}: {why}", line.mutant, line.device));
     }
     for line in lines.iter().filter(|line| line.is_missed()) {
         let why = line.broken.clone().unwrap_or_else(|| {

@@ -14,6 +14,7 @@ use conform_cases::plan::{Layout, Plan, Step};
 use conform_cases::profile::Profile;
 use serde::Serialize;
 
+use super::hunt::Unusable;
 use crate::worker::protocol::Outcome;
 use crate::worker::{Attempt, Job, Memory, Pooled, Supervisor};
 
@@ -67,9 +68,13 @@ impl Habit {
         Ok(Habit { cases: cases.collect::<Result<_, _>>()? })
     }
 
-    /// Runs the cases on a mutated device, and those that fail on the healthy one as well. The error is one line: a
-    /// device can't be used.
-    pub fn look(&self, mutated: &mut Supervisor, healthy: &mut Supervisor, patience: Duration) -> Result<Seen, String> {
+    /// Runs the cases on a mutated device, and those that fail on the healthy one as well.
+    pub fn look(
+        &self,
+        mutated: &mut Supervisor,
+        healthy: &mut Supervisor,
+        patience: Duration,
+    ) -> Result<Seen, Unusable> {
         let (mut passed, mut worst) = (0, 0.0f64);
         for case in &self.cases {
             // What the device does not do is no case of its.
@@ -128,7 +133,7 @@ impl Ready {
     }
 
     /// The error of one call; infinite where it failed, none where the device does not do this.
-    fn error(&self, device: &mut Supervisor, patience: Duration) -> Result<Option<f64>, String> {
+    fn error(&self, device: &mut Supervisor, patience: Duration) -> Result<Option<f64>, Unusable> {
         let mut results = self.memory.results.take(self.layout.result_bytes).map_err(|e| e.to_string())?;
         let mut job = Job {
             plan: &self.plan,
@@ -142,9 +147,11 @@ impl Ready {
             Attempt::Ran { outcome: Outcome::Done {}, .. } => Ok(Some(self.compare(results.bytes()))),
             Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => Ok(None),
             Attempt::Ran { outcome: Outcome::Failed { .. }, .. } | Attempt::Died(_) => Ok(Some(f64::INFINITY)),
-            Attempt::Unavailable(why) | Attempt::Wedged(why) => {
+            Attempt::Unavailable(why) => Err(why.into()),
+            Attempt::Wedged(why) => {
                 results.abandon();
-                Err(why)
+                self.inputs.abandon();
+                Err(Unusable { why, wedged: true })
             }
         }
     }

@@ -41,8 +41,23 @@ pub enum Hunted {
         /// Those that failed on the mutant, and did not pass without the fault either.
         unproven: u64,
     },
-    /// The mutant can't be hunted: it does not compile, for example. One line.
-    Broken(String),
+    /// The mutant can't be hunted: it does not compile, for example.
+    Broken(Unusable),
+}
+
+/// Why nothing can be run.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Unusable {
+    /// One line.
+    pub why: String,
+    /// The device worked before, and the machine may need a hand.
+    pub wedged: bool,
+}
+
+impl From<String> for Unusable {
+    fn from(why: String) -> Self {
+        Unusable { why, wedged: false }
+    }
 }
 
 /// The first case that tells a mutant from the device it was made of.
@@ -90,13 +105,13 @@ impl Pair {
                 Ok(Differs::Unproven) => (judged, unproven) = (judged + 1, unproven + 1),
                 Ok(Differs::No) => judged += 1,
                 Ok(Differs::NotJudged) => {}
-                Err(why) => return Hunted::Broken(why),
+                Err(unusable) => return Hunted::Broken(unusable),
             }
         }
         Hunted::Survived { cases: count, judged, unproven }
     }
 
-    fn differs(&mut self, mutant: &Mutant, case: &Case, memory: &Memory) -> Result<Differs, String> {
+    fn differs(&mut self, mutant: &Mutant, case: &Case, memory: &Memory) -> Result<Differs, Unusable> {
         let prepared = Prepared::new(case, vec![self.judged_as], memory)?;
         let checks = match show(&mut self.mutated, &prepared, &self.judged_as, self.patience)? {
             Shown::Bad(checks) => checks,
@@ -123,13 +138,13 @@ enum Differs {
     NotJudged,
 }
 
-/// Executes a case on one device and judges it. The error is one line: the device can't be used.
+/// Executes a case on one device and judges it.
 fn show(
     supervisor: &mut Supervisor,
     prepared: &Prepared,
     judged_as: &Capabilities,
     patience: Duration,
-) -> Result<Shown, String> {
+) -> Result<Shown, Unusable> {
     let mut results = prepared.results()?;
     match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
         Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
@@ -140,11 +155,11 @@ fn show(
             return Ok(Shown::Bad(vec!["timeout".to_owned()]));
         }
         Attempt::Died(_) => return Ok(Shown::Bad(vec!["crash".to_owned()])),
-        Attempt::Unavailable(why) => return Err(why),
+        Attempt::Unavailable(why) => return Err(why.into()),
         Attempt::Wedged(why) => {
             results.abandon();
             prepared.inputs.abandon();
-            return Err(why);
+            return Err(Unusable { why, wedged: true });
         }
     }
     let judgement = prepared.judge(judged_as, &results).judgement;

@@ -60,6 +60,13 @@ fn a_case_that_fails_without_the_fault_too_is_no_proof() {
 }
 
 #[test]
+fn a_device_that_cannot_be_opened_catches_nothing() {
+    let command = conform(["mutants", "m1-once-per-token", "--device", "fake-0"]).fake("refuse-open");
+    let ended = command.end().with(1);
+    assert!(ended.stdout.contains("(broken)") && ended.stdout.contains("told to refuse"), "{}", ended.stdout);
+}
+
+#[test]
 fn mistakes_are_told() {
     for (args, words) in [
         ("m77", "'m77' selects no mutant; there are m1-once-per-token"),
