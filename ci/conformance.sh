@@ -31,6 +31,9 @@ $conform run --profile state --device cpu --device 'opencl-pocl-*'
 echo '--- smoke on rusticl, an OpenCL implementation that shares no code with PoCL'
 RUSTICL_ENABLE=llvmpipe $conform run --device 'opencl-rusticl-*' --expect ci/expectations/rusticl.toml
 
+echo '--- faults put into kernels are caught: a sample'
+ci/mutants.sh
+
 echo '--- a fresh seed'
 $conform run --profile random --cases 500
 

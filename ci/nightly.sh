@@ -23,6 +23,7 @@ part() {
     "${@:2}" || failed+=("$1")
 }
 
+part 'every fault put into kernels is caught' ci/mutants.sh "$out/mutants.json"
 part 'full profile on CPU variants' $conform run --profile full --ggml "$build" --device 'ggml-v0.5.0-cpu-*' \
     --timeout 10s --expect ci/expectations/ggml-cpu.toml --out "$out/ggml-cpu"
 part 'smoke on lavapipe' ci/lavapipe.sh --out "$out/ggml-vulkan"

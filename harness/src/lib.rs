@@ -11,6 +11,7 @@
 //! - [`run`]: takes cases through devices
 //! - [`probe`]: what arithmetic devices show
 //! - [`state_file`]: state in files
+//! - [`mutants`]: faults put into devices on purpose, and what catches them
 //! - [`result`]: what comes out
 //! - [`expect`]: which results are known, and why
 //! - [`report`]: what people and files get to see of it
@@ -21,6 +22,7 @@ pub mod cli;
 pub mod discover;
 pub mod expect;
 pub mod identity;
+pub mod mutants;
 pub mod probe;
 pub mod report;
 pub mod result;

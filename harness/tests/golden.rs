@@ -22,7 +22,7 @@ fn stdout(args: &[&str], fake: Option<&str>) -> String {
 
 #[test]
 fn help() {
-    let commands = ["", "devices", "list", "show", "run", "replay"];
+    let commands = ["", "devices", "list", "show", "run", "replay", "mutants"];
     let texts = commands.map(|c| {
         let args: Vec<&str> = [c, "--help"].into_iter().filter(|a| !a.is_empty()).collect();
         format!("$ conform {}\n{}", args.join(" "), stdout(&args, None))

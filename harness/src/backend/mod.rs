@@ -19,6 +19,7 @@ use conform_cases::plan::{Part, Plan};
 use serde::{Deserialize, Serialize};
 
 use crate::identity::Claims;
+use crate::mutants::Edits;
 
 /// A family of devices reached through one API.
 pub trait Driver: Sync {
@@ -30,6 +31,11 @@ pub trait Driver: Sync {
 
     /// Opens a device that [`probe`](Driver::probe) found.
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError>;
+
+    /// Opens it with a fault in its kernels. Only kernels of our own have faults that can be put into them.
+    fn open_mutant(&self, key: &str, _edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        Err(DeviceError(format!("open {key}: its kernels are not ours to edit")))
+    }
 }
 
 /// Every driver of this build. Naming them loads none; `ggml` and `fake` are there only for a process that was asked to

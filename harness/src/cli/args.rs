@@ -30,6 +30,8 @@ pub(super) enum Command {
     Run(Box<Run>),
     /// Run single cases again and say whether they still fail
     Replay(Replay),
+    /// Put known faults into our own kernels, and tell which case catches each
+    Mutants(Mutants),
 }
 
 /// Where to look for devices, beside the backends that are found by themselves.
@@ -170,6 +172,32 @@ pub(super) struct Replay {
     #[command(flatten)]
     pub(super) patience: Patience,
     /// Print the results as a JSON array
+    #[arg(long)]
+    pub(super) json: bool,
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Mutants {
+    /// Mutants: names, their beginnings, or globs over them [default: all]
+    #[arg(value_name = "MUTANT")]
+    pub(super) filters: Vec<String>,
+    /// Devices to put them into, as globs over their keys [default: all that mutants apply to]
+    #[arg(long, value_name = "GLOB")]
+    pub(super) device: Vec<String>,
+    #[command(flatten)]
+    pub(super) sources: Sources,
+    /// Seed of the drawn cases
+    #[arg(long, value_name = "N", default_value_t = Profile::FIXED_SEED)]
+    pub(super) seed: u64,
+    /// Give a mutant up after so many cases of the full profile
+    #[arg(long, value_name = "N", default_value_t = 5_000, value_parser = clap::value_parser!(u64).range(1..=10_000_000))]
+    pub(super) cases: u64,
+    /// Mutants hunted at once [default: one for each core, at most 8]
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(1..=256))]
+    pub(super) jobs: Option<u16>,
+    #[command(flatten)]
+    pub(super) patience: Patience,
+    /// Print the table as JSON, and nothing else
     #[arg(long)]
     pub(super) json: bool,
 }

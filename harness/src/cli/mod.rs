@@ -4,6 +4,7 @@ mod args;
 mod choose;
 mod devices;
 mod list;
+mod mutants;
 mod probe;
 mod replay;
 mod run;
@@ -83,6 +84,7 @@ pub fn main() -> ExitCode {
         Command::Show(a) => show::show(&a),
         Command::Run(a) => run::run(&a),
         Command::Replay(a) => replay::replay(&a),
+        Command::Mutants(a) => mutants::mutants(&a),
     };
     match outcome {
         Ok(exit) => exit.into(),

@@ -176,7 +176,7 @@ mod tests {
             ),
             (
                 "device = 'a'\ncase = 'b'\nverdict = 'fail'\ncheck = 'vlaues'\nreason = 'd'",
-                "e.toml, entry 2: key 'check': there is no check 'vlaues'; known: support, decoded, written, class, exact, values, untouched, scale, bias, noise, permutation, order, distinct, best, inputs, repeat",
+                &format!("e.toml, entry 2: key 'check': there is no check 'vlaues'; known: {}", CHECKS.join(", ")),
             ),
             (
                 "device = 'a'\ncase = 'b'\nverdict = 'fail'\nreason = 'c'\nchecks = 'd'",

@@ -141,10 +141,11 @@ pub struct Worker {
 }
 
 impl Worker {
-    /// Starts a worker and opens a device on it; `deadline` is for each of the two.
-    pub fn spawn(launch: &Launch, device: &str, deadline: Duration) -> Result<Self, OpenError> {
+    /// Starts a worker and opens a device on it, with the fault of a mutant or as it is; `deadline` is for each of the two.
+    pub fn spawn(launch: &Launch, device: &str, mutant: Option<&str>, deadline: Duration) -> Result<Self, OpenError> {
         let mut worker = Self::start(launch, deadline)?;
-        match worker.call(&Request::Open { device: device.to_owned() }, deadline)? {
+        let open = Request::Open { device: device.to_owned(), mutant: mutant.map(str::to_owned) };
+        match worker.call(&open, deadline)? {
             Reply::Opened { info } if info.key == device => worker.info = Some(info),
             Reply::Opened { info } => {
                 return Err(worker.give_up(Cause::Garbage(format!("opened '{}', not '{device}'", info.key))).into());

@@ -1,4 +1,4 @@
-//! The worker protocol, version 5: all that is needed to write a worker in another language.
+//! The worker protocol, version 6: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":5,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":6,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -27,8 +27,11 @@
 //! | request | replies |
 //! | --- | --- |
 //! | `probe` | `probed` with the devices found, or why there are none |
-//! | `open` with a device's key | `opened` with the device's description, or `refused` |
+//! | `open` with a device's key, and perhaps a mutant's name | `opened` with the device's description, or `refused` |
 //! | `run` with a plan | `ran` with the same `seq` and case |
+//!
+//! A mutant is a fault that the device is to have, one of `conform mutants`: a worker that does not know how to make it
+//! refuses. The description is that of the device without it.
 //!
 //! Any request that makes no sense (no JSON, an offset outside a file, `run`
 //! without a device) is answered by `rejected`. When the request pipe ends, the
@@ -99,7 +102,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 5;
+pub const PROTOCOL: u32 = 6;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -123,6 +126,9 @@ pub enum Request {
     Open {
         /// Its key, as probing gave it.
         device: String,
+        /// The mutant whose fault it is to have.
+        #[serde(skip_serializing_if = "Option::is_none", default)]
+        mutant: Option<String>,
     },
     /// Execute a plan.
     Run(Box<Run>),
@@ -356,6 +362,10 @@ mod tests {
              \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2}}\n"
         );
         assert_eq!(decode::<Request>(br#"{"type":"probe"}"#), Ok(Request::Probe {}));
+        let open = |mutant| Request::Open { device: "d".into(), mutant };
+        assert_eq!(encode(&open(None), MAX_REQUEST).unwrap(), b"{\"type\":\"open\",\"device\":\"d\"}\n");
+        let with = br#"{"type":"open","device":"d","mutant":"m"}"#;
+        assert_eq!(decode::<Request>(with), Ok(open(Some("m".into()))));
         let missing = br#"{"type":"probed","probe":{"missing":"why"}}"#;
         assert_eq!(decode::<Reply>(missing), Ok(Reply::Probed { probe: Probe::Missing("why".into()) }));
     }
@@ -380,6 +390,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":5,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":6,"program":"p"}"#), Ok("p".into()));
     }
 }

@@ -18,6 +18,7 @@ use super::protocol::{
 use super::{check, shared, sys};
 use crate::backend::fake::{self, ProtocolLie};
 use crate::backend::{Device, DeviceError, Driver, Probe, drivers};
+use crate::mutants;
 
 /// Serves one backend until the parent goes away. This is all that a worker process does.
 pub fn serve(backend: &str) -> ExitCode {
@@ -89,7 +90,7 @@ impl Server<'_> {
             Request::Probe {} => {
                 Reply::Probed { probe: self.driver.map_or_else(|| Probe::Missing(self.no_driver()), Driver::probe) }
             }
-            Request::Open { device } => self.open(&device),
+            Request::Open { device, mutant } => self.open(&device, mutant.as_deref()),
             Request::Run(run) => match self.run(&run) {
                 Ok((outcome, times)) => {
                     let memory = self.device.as_ref().and_then(|device| device.memory());
@@ -105,10 +106,14 @@ impl Server<'_> {
         format!("this conform has no backend '{}', only: {}", self.backend, known.join(", "))
     }
 
-    fn open(&mut self, key: &str) -> Reply {
+    fn open(&mut self, key: &str, mutant: Option<&str>) -> Reply {
         self.device = None;
         let Some(driver) = self.driver else { return Reply::Refused { why: self.no_driver() } };
-        match driver.open(key) {
+        let opened = match mutant {
+            None => driver.open(key),
+            Some(id) => mutants::open(driver, key, id),
+        };
+        match opened {
             Ok(device) => {
                 let info = device.info().clone();
                 self.device = Some(device);

@@ -128,6 +128,8 @@ impl NoDevice {
 pub struct Supervisor {
     launch: Launch,
     device: String,
+    /// Whose fault the device has.
+    mutant: Option<String>,
     limits: Limits,
     worker: Option<Worker>,
     /// Cases that the present worker has answered.
@@ -161,6 +163,7 @@ impl Supervisor {
         Supervisor {
             launch,
             device: device.to_owned(),
+            mutant: None,
             limits,
             worker: None,
             answered: 0,
@@ -170,6 +173,13 @@ impl Supervisor {
             seq: 0,
             idle_deaths: 0,
         }
+    }
+
+    /// The same with the fault of a mutant put into the device.
+    #[must_use]
+    pub fn mutated(mut self, mutant: &str) -> Self {
+        self.mutant = Some(mutant.to_owned());
+        self
     }
 
     /// Opens the device unless it is open, and says what it is.
@@ -288,7 +298,7 @@ impl Supervisor {
 
     fn start(&mut self) -> Result<Worker, NoDevice> {
         loop {
-            match Worker::spawn(&self.launch, &self.device, self.limits.open) {
+            match Worker::spawn(&self.launch, &self.device, self.mutant.as_deref(), self.limits.open) {
                 Ok(worker) => {
                     self.recognise(&worker)?;
                     self.answered = 0;

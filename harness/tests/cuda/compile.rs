@@ -3,7 +3,10 @@
 //! This needs NVRTC and no GPU. Without it the test prints why and passes, unless `CONFORM_NVRTC` names a library or
 //! `CONFORM_REQUIRE` a CUDA device.
 
-use conform_harness::backend::cuda::{Nvrtc, SOURCES, Target, compile_all};
+use std::collections::BTreeMap;
+
+use conform_harness::backend::cuda::{Nvrtc, SOURCES, Source, Target, compile_all, edited};
+use conform_harness::mutants::{Fault, table};
 
 /// Turing, Ampere, Hopper.
 const ARCHITECTURES: [u32; 3] = [75, 80, 90];
@@ -56,4 +59,34 @@ fn an_error_in_a_kernel_is_one_line() {
     let why = compile_all(&nvrtc, Target { arch: 80, is_binary: true }, &sources).unwrap_err();
     assert!(why.starts_with("gemm.cu: nvrtcCompileProgram: NVRTC_ERROR_COMPILATION: gemm.cu("), "{why}");
     assert!(why.contains("flaot") && !why.contains('\n'), "{why}");
+}
+
+/// The kernel files that a change reaches, with all headers.
+fn reached(sources: &[Source]) -> Vec<Source> {
+    let changed = |s: &Source| SOURCES.iter().any(|o| o.name == s.name && o.text != s.text);
+    let headers: Vec<&str> =
+        sources.iter().filter(|s| s.name.ends_with(".cuh") && changed(s)).map(|s| s.name).collect();
+    let includes = |s: &Source| headers.iter().any(|h| s.text.contains(&format!("#include \"{h}\"")));
+    sources.iter().filter(|s| s.name.ends_with(".cuh") || changed(s) || includes(s)).cloned().collect()
+}
+
+/// A mutant that does not compile, or to the same code, is none.
+#[test]
+fn every_mutant_compiles_to_other_code() {
+    let Some(nvrtc) = nvrtc() else { return };
+    // The first chips for which every kernel has code.
+    let target = Target { arch: 80, is_binary: false };
+    let healthy: BTreeMap<_, _> = compile_all(&nvrtc, target, &SOURCES).unwrap().into_iter().collect();
+    for mutant in table::all() {
+        let Fault::Kernels(edits) = mutant.fault else { continue };
+        if edits.cuda.is_empty() {
+            continue;
+        }
+        let sources = reached(&edited(edits.cuda).unwrap());
+        let compiled = compile_all(&nvrtc, target, &sources).unwrap_or_else(|why| panic!("{}: {why}", mutant.id));
+        for (file, image) in compiled {
+            assert!(String::from_utf8_lossy(&image).contains(".target sm_80"), "{}: {file}", mutant.id);
+            assert_ne!(image, healthy[file], "{}: {file} is compiled to the same code", mutant.id);
+        }
+    }
 }

@@ -10,6 +10,7 @@ mod deaths;
 mod faults;
 mod kills;
 mod mistakes;
+mod mutants;
 mod output;
 mod probe;
 mod same;

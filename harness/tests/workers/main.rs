@@ -212,7 +212,7 @@ fn a_kill_is_believed_after_three_repeats() {
     let starts = dir.path().join("starts");
     let info = r#"{"key":"fake-0","backend":"x","name":"x","driver":"x","identity":{"driver":"x","index":0},"capabilities":{}}"#;
     let script = format!(
-        r#"echo x >> '{}'; echo '{{"type":"hello","protocol":5,"program":"x"}}' >&4; read l <&3
+        r#"echo x >> '{}'; echo '{{"type":"hello","protocol":6,"program":"x"}}' >&4; read l <&3
         echo '{{"type":"opened","info":{info}}}' >&4; read l <&3; kill -9 $$"#,
         starts.display()
     );
@@ -258,9 +258,9 @@ fn random_kills_lose_nothing_and_wrong_no_case() {
 
 #[test]
 fn a_worker_that_does_not_read_cannot_block_the_parent() {
-    let hello = r#"echo '{"type":"hello","protocol":5,"program":"deaf"}' >&4"#;
+    let hello = r#"echo '{"type":"hello","protocol":6,"program":"deaf"}' >&4"#;
     // Larger than any pipe.
-    let long = Request::Open { device: "x".repeat(2 << 20) };
+    let long = Request::Open { device: "x".repeat(2 << 20), mutant: None };
     let after_hello = |then: &str| {
         let launch = Launch::foreign("sh", ["-c", &format!("{hello}; {then}")]);
         Worker::start(&launch, PATIENT).unwrap().call(&long, Duration::from_millis(300)).unwrap_err().cause
@@ -316,7 +316,7 @@ fn a_device_that_opened_once_and_then_refuses_is_wedged() {
 #[test]
 fn another_protocol_version_is_refused_in_clear_text() {
     let says = |line: &str| Launch::foreign("sh", ["-c", &format!("echo '{line}' >&4; sleep 60")]);
-    let why = |line: &str| match Worker::spawn(&says(line), "x", PATIENT).map(|_| ()).unwrap_err() {
+    let why = |line: &str| match Worker::spawn(&says(line), "x", None, PATIENT).map(|_| ()).unwrap_err() {
         OpenError::Died(death) => death.to_string(),
         other => panic!("{other:?}"),
     };

@@ -35,6 +35,7 @@ use self::memory::{Buffer, Scratch};
 pub use self::stages::Stages;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 use crate::identity::{Claims, Kind};
+use crate::mutants::Edits;
 
 /// Name of the backend and key of its only device.
 const KEY: &str = "cpu";
@@ -56,6 +57,14 @@ impl Driver for CpuDriver {
         match key {
             KEY => Ok(Box::new(CpuDevice::new(Stages::default()))),
             _ => Err(DeviceError(format!("open {key}: the only device is {KEY}"))),
+        }
+    }
+
+    fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        let swap = edits.rust.ok_or_else(|| DeviceError("it swaps no stage".to_owned()))?;
+        match key {
+            KEY => Ok(Box::new(CpuDevice::new(swap(Stages::default())))),
+            _ => self.open(key),
         }
     }
 }

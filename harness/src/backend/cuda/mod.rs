@@ -33,8 +33,9 @@ mod transfer;
 mod weights;
 
 use super::{Device, DeviceError, Driver, Probe};
+use crate::mutants::Edits;
 pub use nvrtc::{Nvrtc, Target};
-pub use program::{SOURCES, Source, compile_all};
+pub use program::{SOURCES, Source, compile_all, edited};
 
 /// The driver of every CUDA device on the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -56,6 +57,10 @@ impl Driver for Cuda {
 
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
         self.open_with(key, &SOURCES)
+    }
+
+    fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        self.open_with(key, &edited(edits.cuda).map_err(DeviceError)?)
     }
 }
 

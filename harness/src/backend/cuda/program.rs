@@ -10,6 +10,7 @@ use super::cache::Cache;
 use super::nvrtc::{Nvrtc, Target};
 use super::runtime::{Context, Kernel, Module};
 use crate::backend::DeviceError;
+use crate::mutants::{self, Edit};
 
 /// Threads per block, in every launch.
 pub(super) const GROUP: usize = 128;
@@ -62,6 +63,14 @@ pub static SOURCES: [Source; 12] = sources![
     "tensor.cu",
     "top_k.cu",
 ];
+
+/// The files with these places replaced. The error is one line.
+pub fn edited(edits: &[Edit]) -> Result<Vec<Source>, String> {
+    let mut sources = SOURCES.to_vec();
+    let mut files: Vec<_> = sources.iter_mut().map(|s| (s.name.to_owned(), &mut s.text)).collect();
+    mutants::edit(edits, &mut files)?;
+    Ok(sources)
+}
 
 /// The kernels of each file.
 macro_rules! kernels {

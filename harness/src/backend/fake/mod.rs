@@ -24,6 +24,7 @@ use conform_cases::plan::{Part, Plan, Role, Step};
 
 use super::cpu::{CpuDevice, Stages};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, LoadError, Probe};
+use crate::mutants::Edits;
 use crate::worker::sys;
 use lies::Output;
 use moves::PutOff;
@@ -67,13 +68,24 @@ impl Driver for Fake {
                     Some(_) => print(CHATTER, 20),
                     None => {}
                 }
-                Probe::Found(vec![describe(inner().info(), rules)])
+                Probe::Found(vec![describe(inner(Stages::default()).info(), rules)])
             }
             Err(why) => Probe::Missing(why.clone()),
         }
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        Self::open_with(key, Stages::default())
+    }
+
+    fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        let swap = edits.rust.ok_or_else(|| DeviceError("it swaps no stage".to_owned()))?;
+        Self::open_with(key, swap(Stages::default()))
+    }
+}
+
+impl Fake {
+    fn open_with(key: &str, stages: Stages) -> Result<Box<dyn Device>, DeviceError> {
         let rules = RULES.as_ref().map_err(|why| DeviceError(why.clone()))?;
         if key != KEY {
             return Err(DeviceError(format!("no device '{key}', only {KEY}")));
@@ -81,13 +93,13 @@ impl Driver for Fake {
         if rules.draw("", |b| matches!(b, Behaviour::RefuseOpen)).is_some() {
             return Err(DeviceError("the fake driver was told to refuse".into()));
         }
-        Ok(Box::new(FakeDevice::new(rules, inner())))
+        Ok(Box::new(FakeDevice::new(rules, inner(stages))))
     }
 }
 
-/// The correct device below: the embedded one.
-fn inner() -> Box<dyn Device> {
-    Box::new(CpuDevice::new(Stages::default()))
+/// The device below: the embedded one, which is correct unless one of its stages was swapped.
+fn inner(stages: Stages) -> Box<dyn Device> {
+    Box::new(CpuDevice::new(stages))
 }
 
 /// The error of `CONFORM_FAKE`, if it is set and makes no sense: one line.

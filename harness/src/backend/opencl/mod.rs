@@ -40,8 +40,9 @@ use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LO
 use opencl3::platform::{Platform, get_platforms};
 
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
+use crate::mutants::Edits;
 use forms::Forms;
-pub use program::{SOURCES, Source};
+pub use program::{SOURCES, Source, edited};
 
 /// The driver of every OpenCL device on the machine.
 #[derive(Clone, Copy, Debug, Default)]
@@ -63,6 +64,10 @@ impl Driver for OpenCl {
 
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
         self.open_with(key, &SOURCES)
+    }
+
+    fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+        self.open_with(key, &edited(edits.opencl).map_err(DeviceError)?)
     }
 }
 

@@ -18,6 +18,7 @@ use opencl3::program::Program;
 use super::error::failed;
 use super::forms::Forms;
 use crate::backend::{DeviceError, LoadError};
+use crate::mutants::{self, Edit};
 
 /// Work-items per work-group, in every launch.
 pub(super) const GROUP: usize = 64;
@@ -65,6 +66,24 @@ pub static SOURCES: [Source; 12] = sources![
     "route",
     "top_k",
 ];
+
+/// What an MXFP4 block means: the header of several kernels.
+const HEADER: Source = Source { name: "mxfp4", text: Cow::Borrowed(include_str!("kernels/mxfp4.clh")) };
+
+/// The kernel files with these places replaced. An edited header is put into the files that include it. The error is one
+/// line.
+pub fn edited(edits: &[Edit]) -> Result<Vec<Source>, String> {
+    let (mut sources, mut header) = (SOURCES.to_vec(), HEADER);
+    let mut files: Vec<_> = sources.iter_mut().map(|s| (format!("{}.cl", s.name), &mut s.text)).collect();
+    files.push((format!("{}.clh", HEADER.name), &mut header.text));
+    mutants::edit(edits, &mut files)?;
+    if header.text != HEADER.text {
+        for source in &mut sources {
+            source.text = Cow::Owned(included(&source.text, &header.text).into_owned());
+        }
+    }
+    Ok(sources)
+}
 
 /// A compiled kernel.
 pub(super) struct Kernel {
@@ -175,7 +194,7 @@ fn options(language: &str) -> String {
 /// Compiles one source for the device of `context`.
 pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Result<Program, DeviceError> {
     let file = format!("{}.cl", source.name);
-    let mut program = Program::create_from_source(context, &included(&source.text))
+    let mut program = Program::create_from_source(context, &included(&source.text, &HEADER.text))
         .map_err(failed("clCreateProgramWithSource", &file))?;
     if let Err(e) = program.build(context.devices(), &options(forms.language(source.name))) {
         let log = match e.0 {
@@ -188,13 +207,13 @@ pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Resul
 }
 
 /// A kernel file with the header that it includes, if it does: no OpenCL compiler finds one by itself.
-fn included(text: &str) -> Cow<'_, str> {
+fn included<'a>(text: &'a str, header: &str) -> Cow<'a, str> {
     const LINE: &str = "#include \"mxfp4.clh\"\n";
     match text.split_once(LINE) {
         Some((before, after)) => {
             // Errors keep the line numbers of the file.
             let next = before.lines().count() + 2;
-            Cow::Owned(format!("{before}{}#line {next}\n{after}", include_str!("kernels/mxfp4.clh")))
+            Cow::Owned(format!("{before}{header}#line {next}\n{after}"))
         }
         None => Cow::Borrowed(text),
     }
@@ -213,6 +232,7 @@ mod tests {
 
     #[test]
     fn a_header_is_put_in_place_and_lines_keep_their_numbers() {
+        let included = |text| included(text, &HEADER.text);
         let text = included("a\nb\n#include \"mxfp4.clh\"\nc\n");
         assert!(text.starts_with("a\nb\n// What an MXFP4 block means") && text.ends_with("}\n#line 4\nc\n"), "{text}");
         assert_eq!(included("a\n"), "a\n");

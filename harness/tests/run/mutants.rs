@@ -1,0 +1,93 @@
+//! `conform mutants`: what it catches, what it must not claim, and its words.
+
+use crate::conform::{Ended, conform};
+
+fn mutants(args: &str) -> Ended {
+    conform(["mutants"].into_iter().chain(args.split_whitespace())).end()
+}
+
+#[test]
+fn faults_of_every_op_are_caught_and_told_with_what_the_habit_sees() {
+    let ended = mutants("m1- m5- m9- m10-ties zeros-tensor --device cpu").with(0);
+    for (mutant, check, habit) in [
+        ("m1-once-per-token", "written", "missed"),
+        ("m5-padding-is-slot-0", "", "caught"),
+        ("m9-infinite-padding", "permutation", "missed"),
+        ("m10-ties-displace", "best", "missed"),
+        ("zeros-tensor", "exact", "caught"),
+    ] {
+        let line = ended.stdout.lines().find(|l| l.starts_with(mutant)).unwrap_or_else(|| panic!("{ended:#?}"));
+        let words: Vec<&str> = line.split_whitespace().collect();
+        assert_eq!((words[1], words[5]), ("cpu", habit), "{line}");
+        assert!(check.is_empty() || words[2] == check, "{line}");
+        assert!((1..200).contains(&words[3].parse::<u64>().unwrap()), "{line}");
+    }
+    assert!(ended.stdout.contains("5 of 5 caught"), "{}", ended.stdout);
+}
+
+#[test]
+fn a_kill_is_a_case_that_passes_without_the_fault() {
+    let ended = mutants("b18 --device cpu --json").with(0);
+    let line = &ended.json()["mutants"][0];
+    assert_eq!(
+        (&line["mutant"], &line["check"], &line["caught"]),
+        (&"b18-direction-lost".into(), &"order".into(), &true.into())
+    );
+    let case = line["case"].as_str().unwrap();
+    conform(["replay", case, "--device", "cpu"]).end().with(0);
+    assert!(line["habit"]["missed"]["cases"].as_u64().unwrap() >= 10, "{line}");
+}
+
+#[test]
+fn what_no_case_tells_is_not_caught() {
+    let ended = mutants("m8- m1- --device cpu --cases 1").with(1);
+    assert!(ended.stdout.contains("NOT CAUGHT m8-scale-by-shift on cpu"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("0 of 2 caught"), "{}", ended.stdout);
+}
+
+/// A device that is broken already fails on the mutant as well, which proves nothing.
+#[test]
+fn a_case_that_fails_without_the_fault_too_is_no_proof() {
+    let command = conform(["mutants", "m1-once-per-token", "--device", "fake-0", "--cases", "40"]);
+    let ended = command.fake("scale=1.02").end().with(1);
+    assert!(ended.stdout.contains("NOT CAUGHT m1-once-per-token on fake-0"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("and did not pass without the fault either"), "{}", ended.stdout);
+    // The same on a fake device that breaks no promise.
+    conform(["mutants", "m1-once-per-token", "--device", "fake-0", "--cases", "40"])
+        .fake("crash@nowhere")
+        .end()
+        .with(0);
+}
+
+#[test]
+fn a_device_that_cannot_be_opened_catches_nothing() {
+    let command = conform(["mutants", "m1-once-per-token", "--device", "fake-0"]).fake("refuse-open");
+    let ended = command.end().with(1);
+    assert!(ended.stdout.contains("(broken)") && ended.stdout.contains("told to refuse"), "{}", ended.stdout);
+}
+
+#[test]
+fn mistakes_are_told() {
+    for (args, words) in [
+        ("m77", "'m77' selects no mutant; there are m1-once-per-token"),
+        ("m1[", "is no glob"),
+        ("m1- --device gpu-*", "no device matches 'gpu-*'"),
+        ("a43-ids-overwritten --device cpu", "none of 1 mutants applies to a device here"),
+        ("--cases 0", "0"),
+    ] {
+        let ended = mutants(args).with(2);
+        assert!(ended.stdout.is_empty() && ended.stderr.contains(words), "{args}: {ended:#?}");
+    }
+}
+
+#[test]
+fn faults_of_opencl_kernels_are_caught() {
+    let command = conform(["mutants", "b15", "b25", "--device", "opencl-pocl-*"]).opencl();
+    let ended = command.end();
+    if ended.code == Some(2) && ended.stderr.contains("no device matches") {
+        let is_required = std::env::var("CONFORM_REQUIRE").unwrap_or_default().contains("opencl-pocl");
+        assert!(!is_required, "{ended:#?}");
+        return;
+    }
+    assert!(ended.with(0).stdout.contains("2 of 2 caught"));
+}
