@@ -32,7 +32,9 @@ fn again(test: &str, dir: &std::path::Path) -> Command {
 fn bytes_move_in_process() {
     let (Probe::Found(found) | Probe::FoundPart { devices: found, .. }) = GgmlDriver.probe() else { panic!() };
     let wanted = std::env::var("CONFORM_MOVES").unwrap_or_default();
-    let keys: Vec<String> = found.into_iter().map(|i| i.key).filter(|k| k.contains(&wanted)).collect();
+    let keys = found.into_iter().map(|i| i.key).filter(|k| k.contains(&wanted) && !k.contains('+'));
+    // Nothing but weights lies in the buffers of a variant.
+    let keys: Vec<String> = keys.collect();
     assert!(!keys.is_empty(), "no device has '{wanted}' in its key");
     for key in keys {
         plans::check(&mut *GgmlDriver.open(&key).unwrap());
