@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# What the cases catch: faults put into our own kernels and into the embedded device, of which every one must be told by a
-# case that passes without it. Without an argument a sample of twelve, a minute at most; `ci/mutants.sh FILE` hunts all
-# of them and leaves the table there, as JSON.
+# What the cases catch: faults put into our own kernels, into the embedded device, the engine of state and the rules that
+# tell devices apart, of which every one must be told by a case that passes without it. Without an argument a sample of
+# kernels and all of the rest, a minute at most; `ci/mutants.sh FILE` hunts all of them and leaves the table there, as JSON.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -10,7 +10,7 @@ devices=(--device cpu --device 'opencl-pocl-*')
 
 if [ $# = 0 ]; then
     # Routing, conversion, products and sorts; barriers, edges, views, special values, and a bound that zeros must not pass.
-    sample=(m1- m3- m5- m7- m8- m9- m10-ties a4- a29- b15- b25- zeros-f32)
+    sample=(m1- m3- m5- m7- m8- m9- m10-ties a4- a29- b15- b25- zeros-f32 'state-*' 'identity-*')
     exec python3 ci/bounded.py --seconds 60 --mib 1536 -- "$conform" mutants "${devices[@]}" "${sample[@]}"
 fi
 

@@ -26,19 +26,19 @@ pub struct Mutant {
 pub const MUTANTS: &[Mutant] = &[
     Mutant {
         id: "state-restore-clears-all",
-        bug: "C6",
+        bug: "C6 llama.cpp #26777",
         what: "restoring one sequence clears the whole stream first",
         change: |s| s.make_room = |stream, _| stream.cells.fill(Cell::default()),
     },
     Mutant {
         id: "state-restore-resets-head",
-        bug: "C6",
+        bug: "C6 llama.cpp #26777",
         what: "restoring one sequence sets the head to 0",
         change: |s| s.settle = |stream, _| stream.head = 0,
     },
     Mutant {
         id: "state-save-to-head",
-        bug: "C1",
+        bug: "C1 llama.cpp de9692a7d",
         what: "a save ends at the head, not at the last cell in use",
         change: |s| {
             s.select = |stream, what| {
@@ -49,7 +49,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-v-stride",
-        bug: "C1",
+        bug: "C1 llama.cpp de9692a7d",
         what: "the rows of a transposed V lie as far apart as in the blob",
         change: |s| {
             s.part = |t, stream, cells, there, rows_apart| {
@@ -61,13 +61,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-size-of-rows",
-        bug: "C1",
+        bug: "C1 llama.cpp de9692a7d",
         what: "the size that is asked for leaves the cells out",
         change: |s| s.size = |memory, what, partial, to| memory.write(what, partial, &mut RowsOnly(to)),
     },
     Mutant {
         id: "state-window-lost",
-        bug: "C7",
+        bug: "C7 llama.cpp PR #25297",
         what: "a save leaves the oldest position out",
         change: |s| {
             s.select = |stream, what| {
@@ -80,7 +80,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-xy-not-read",
-        bug: "C10",
+        bug: "C10 llama.cpp PR #20273",
         what: "of one sequence the other components of a position are written and not read",
         change: |s| {
             s.read_cell = |shape, what, from, field| {
@@ -91,7 +91,7 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-any-sequence",
-        bug: "C11",
+        bug: "C11 llama.cpp #27439",
         what: "a sequence that the memory does not have is loaded",
         change: |s| {
             s.read_cell = |shape, what, from, field| {
@@ -102,19 +102,19 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-never-finished",
-        bug: "C13",
+        bug: "C13 llama.cpp #26828",
         what: "a load never moves its rows",
         change: |s| s.finish = |_, _| Ok(()),
     },
     Mutant {
         id: "state-partial-has-all",
-        bug: "C19",
+        bug: "C19 ik_llama 7c57e445b",
         what: "a partial state has the attention part, which a load does not expect",
         change: |s| s.has_attention = |_, _| true,
     },
     Mutant {
         id: "state-one-range",
-        bug: "C24",
+        bug: "C24 llama.cpp PR #28209",
         what: "cells are taken for one range from the first on",
         change: |s| {
             s.runs = |cells| {
@@ -125,13 +125,13 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-copy-pending",
-        bug: "C20",
+        bug: "C20 ik_llama 4a4a6d3c1",
         what: "a save does not look where the rows of a recurrent cell have yet to be copied from",
         change: |s| s.source = |_, cell| cell,
     },
     Mutant {
         id: "state-stale-buffer",
-        bug: "C22",
+        bug: "C22 ollama 144893850",
         what: "a buffer that is used again keeps what it held",
         change: |s| {
             s.writer = |buffer| {
@@ -143,19 +143,19 @@ pub const MUTANTS: &[Mutant] = &[
     },
     Mutant {
         id: "state-cell-by-cell",
-        bug: "C24",
+        bug: "C24 llama.cpp PR #28209",
         what: "every cell is a transfer of its own",
         change: |s| s.runs = |cells| runs(cells).into_iter().flatten().map(|c| c..c + 1).collect(),
     },
     Mutant {
         id: "state-rows-of-stream-0",
-        bug: "C20",
+        bug: "C20 ik_llama 4a4a6d3c1",
         what: "rows of every stream are taken from the first",
         change: |s| s.part = |t: &CacheTensor, _, cells, there, apart| t.part(0, cells, there, apart),
     },
     Mutant {
         id: "state-sequences-kept",
-        bug: "C15",
+        bug: "C15 llama.cpp #26695",
         what: "restoring one sequence leaves its old cells beside the new ones",
         change: |s| {
             s.make_room = |stream, what| {

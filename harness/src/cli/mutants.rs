@@ -14,8 +14,8 @@ use super::args::Mutants;
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::Found;
 use crate::mutants::habit::{Habit, Seen};
-use crate::mutants::hunt::{Hunted, Pair, Unusable};
-use crate::mutants::{Fault, Mutant, table};
+use crate::mutants::hunt::{Hunted, Pair, Unusable, on_tables};
+use crate::mutants::{Fault, IDENTITY, Mutant, table};
 use crate::report::note;
 use crate::select::{Filter, device_glob};
 use crate::worker::{Memory, sys};
@@ -26,6 +26,7 @@ struct Line {
     mutant: &'static str,
     bug: &'static str,
     what: &'static str,
+    /// Its key; `tables` for faults that no device has.
     device: String,
     caught: bool,
     /// The check that failed first.
@@ -92,6 +93,40 @@ impl Summary {
 }
 
 impl Line {
+    /// How a hunt on a device ended; the habit was not asked yet.
+    fn of(mutant: &Mutant, device: &str, hunted: Hunted, time: Duration) -> Self {
+        let mut line = Line {
+            mutant: mutant.id,
+            bug: mutant.bug,
+            what: mutant.what,
+            device: device.to_owned(),
+            caught: false,
+            check: None,
+            case: None,
+            cases: 0,
+            possible: true,
+            unproven: 0,
+            seconds: time.as_secs_f64(),
+            broken: None,
+            wedged: false,
+            habit: None,
+        };
+        match hunted {
+            Hunted::Killed(kill) => {
+                line.caught = true;
+                (line.check, line.case) = (Some(kill.check), Some(kill.case));
+                line.cases = kill.cases;
+            }
+            // A build that does nothing under a precision model cannot show what its bounds let pass.
+            Hunted::Survived { cases, judged: 0, .. } if matches!(mutant.fault, Fault::Zeros { .. }) => {
+                (line.cases, line.possible) = (cases, false);
+            }
+            Hunted::Survived { cases, unproven, .. } => (line.cases, line.unproven) = (cases, unproven),
+            Hunted::Broken(Unusable { why, wedged }) => (line.broken, line.wedged) = (Some(why), wedged),
+        }
+        line
+    }
+
     /// It should have been caught, and was not.
     fn is_missed(&self) -> bool {
         self.possible && !self.caught
@@ -107,8 +142,10 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
         return Ok(Exit::Usage);
     }
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
-    let pairs: Vec<(&Found, &Mutant)> =
-        found.iter().flat_map(|f| chosen.iter().filter(|m| m.applies(&f.info)).map(move |m| (f, *m))).collect();
+    let on_devices =
+        found.iter().flat_map(|f| chosen.iter().filter(|m| m.applies(&f.info)).map(move |m| (Some(f), *m)));
+    let on_tables = chosen.iter().filter(|m| m.op == IDENTITY).map(|m| (None, *m));
+    let pairs: Vec<(Option<&Found>, &Mutant)> = on_devices.chain(on_tables).collect();
     for mutant in chosen.iter().filter(|m| pairs.iter().all(|(_, other)| other.id != m.id)) {
         note(&format!("{} is a fault that no device here can have", mutant.id));
     }
@@ -120,7 +157,7 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
     sys::keep_freed_memory();
     let memory = Memory::default();
     let mut habits = BTreeMap::new();
-    for op in pairs.iter().map(|(_, m)| m.op) {
+    for op in pairs.iter().filter(|(device, _)| device.is_some()).map(|(_, m)| m.op) {
         if !habits.contains_key(op) {
             habits.insert(op, Habit::of(op, &memory)?);
         }
@@ -157,7 +194,7 @@ fn choose(filters: &[String]) -> Result<Vec<&'static Mutant>, String> {
 fn hunt_all(
     args: &Mutants,
     jobs: usize,
-    pairs: &[(&Found, &Mutant)],
+    pairs: &[(Option<&Found>, &Mutant)],
     habits: &BTreeMap<&str, Habit>,
     memory: &Memory,
 ) -> Result<Vec<Line>, String> {
@@ -167,10 +204,13 @@ fn hunt_all(
         loop {
             let i = next.fetch_add(1, Ordering::Relaxed);
             let Some((device, mutant)) = pairs.get(i) else { return };
-            let line = hunt(args, device, mutant, &habits[mutant.op], memory);
+            let line = match (device, habits.get(mutant.op)) {
+                (Some(device), Some(habit)) => hunt(args, device, mutant, habit, memory),
+                _ => hunt_on_tables(args, mutant),
+            };
             let mut lines = lines.lock().unwrap_or_else(PoisonError::into_inner);
             lines.push((i, line));
-            note(&format!("{}/{} {} on {}", lines.len(), pairs.len(), mutant.id, device.info.key));
+            note(&format!("{}/{} {} on {}", lines.len(), pairs.len(), mutant.id, lines[lines.len() - 1].1.device));
         }
     };
     thread::scope(|scope| {
@@ -192,40 +232,8 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
     let cases = usize::try_from(args.cases).unwrap_or(usize::MAX);
     let started = Instant::now();
     let hunted = pair.hunt(mutant, mutant.profile().cases(args.seed, args.cases).take(cases), memory);
-    let mut line = Line {
-        mutant: mutant.id,
-        bug: mutant.bug,
-        what: mutant.what,
-        device: device.info.key.clone(),
-        caught: false,
-        check: None,
-        case: None,
-        cases: 0,
-        possible: true,
-        unproven: 0,
-        seconds: started.elapsed().as_secs_f64(),
-        broken: None,
-        wedged: false,
-        habit: None,
-    };
-    match hunted {
-        Hunted::Killed(kill) => {
-            line.caught = true;
-            (line.check, line.case) = (Some(kill.check), Some(kill.case));
-            line.cases = kill.cases;
-        }
-        // A build that does nothing under a precision model cannot show what its bounds let pass.
-        Hunted::Survived { cases, judged: 0, .. } if matches!(mutant.fault, Fault::Zeros { .. }) => {
-            (line.cases, line.possible) = (cases, false);
-            return line;
-        }
-        Hunted::Survived { cases, unproven, .. } => (line.cases, line.unproven) = (cases, unproven),
-        Hunted::Broken(Unusable { why, wedged }) => {
-            (line.broken, line.wedged) = (Some(why), wedged);
-            return line;
-        }
-    }
-    if habit.is_empty() {
+    let mut line = Line::of(mutant, &device.info.key, hunted, started.elapsed());
+    if !line.possible || line.broken.is_some() || habit.is_empty() {
         return line;
     }
     match habit.look(&mut pair.mutated, &mut pair.healthy, patience) {
@@ -235,6 +243,16 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
         }
     }
     line
+}
+
+/// Wrong rules are hunted with tables of devices, as many as a device gets cases.
+fn hunt_on_tables(args: &Mutants, mutant: &Mutant) -> Line {
+    let started = Instant::now();
+    let hunted = match mutant.fault {
+        Fault::Identity(change) => on_tables(change, args.seed, args.cases),
+        _ => Hunted::Broken("only rules that tell devices apart are hunted without a device".to_owned().into()),
+    };
+    Line::of(mutant, "tables", hunted, started.elapsed())
 }
 
 fn text(lines: &[Line], summary: &Summary, started: Instant) -> String {

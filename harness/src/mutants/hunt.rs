@@ -11,6 +11,7 @@ use conform_cases::case::Case;
 use super::{Mutant, STATE};
 use crate::backend::Capabilities;
 use crate::discover::Found;
+use crate::identity::{Rules, random};
 use crate::run::Prepared;
 use crate::worker::protocol::Outcome;
 use crate::worker::{Attempt, Cause, Limits, Memory, Supervisor};
@@ -70,6 +71,24 @@ pub struct Kill {
     /// Its place in the profile, from 1: every case before it was in vain. Those of other ops, which the fault cannot
     /// touch, are counted and not run.
     pub cases: u64,
+}
+
+/// Draws tables of devices until wrong rules tell the devices of one apart wrongly.
+pub fn on_tables(change: fn(&mut Rules), seed: u64, tables: u64) -> Hunted {
+    let mut wrong = Rules::default();
+    change(&mut wrong);
+    let (mut cases, mut unproven) = (0, 0);
+    for table in (0..tables).map(|i| seed.wrapping_add(i)) {
+        cases += 1;
+        match (random::trial(table, &wrong), random::trial(table, &Rules::default())) {
+            (Ok(()), _) => {}
+            (Err(_), Err(_)) => unproven += 1,
+            (Err(_), Ok(())) => {
+                return Hunted::Killed(Kill { case: format!("table {table}"), check: "identity".to_owned(), cases });
+            }
+        }
+    }
+    Hunted::Survived { cases, judged: cases, unproven }
 }
 
 /// What a case shows of one device.

@@ -2,8 +2,8 @@
 //!
 //! Each is modelled on a bug that somebody reported. A fault in kernels is a
 //! named edit of their source, made before it is compiled, or for the embedded
-//! device and for the engine that saves and loads state a table of stages with
-//! an entry swapped: the sources themselves stay as they are. A mutant's id travels to a worker in the
+//! device, for the engine that saves and loads state and for the rules that tell
+//! devices apart a table of stages with an entry swapped: the sources themselves stay as they are. A mutant's id travels to a worker in the
 //! protocol's `open`; everything else about it is known on both sides.
 //!
 //! - [`table`]: the mutants; a new one is one entry there
@@ -26,6 +26,7 @@ use conform_cases::state;
 
 use crate::backend::cpu::Stages;
 use crate::backend::{Capabilities, Device, DeviceError, DeviceInfo, Driver};
+use crate::identity::Rules;
 
 /// A fault with a name.
 #[derive(Clone, Copy, Debug)]
@@ -56,10 +57,15 @@ pub enum Fault {
     },
     /// In the engine that saves and loads state, which the parent runs: the device itself is as it was.
     State(fn(&mut state::stages::Stages)),
+    /// In the rules by which devices are told apart: it is hunted with tables of devices, without any device.
+    Identity(fn(&mut Rules)),
 }
 
 /// Stands for all ops about state, which have one engine.
 pub const STATE: &str = "state";
+
+/// Stands for telling devices apart, which is no op of any device.
+pub const IDENTITY: &str = "identity";
 
 /// The same fault in every language that kernels of our own are written in; where a language has no entry, its
 /// devices can't have the fault.
@@ -118,7 +124,7 @@ pub fn open(driver: &dyn Driver, key: &str, id: &str) -> Result<Box<dyn Device>,
             DeviceError(format!("mutant {id}: {why}"))
         }),
         Fault::Zeros { .. } => Ok(Box::new(zeros::Zeros::new(driver.open(key)?))),
-        Fault::State(_) => driver.open(key),
+        Fault::State(_) | Fault::Identity(_) => driver.open(key),
     }
 }
 
@@ -136,6 +142,7 @@ impl Mutant {
             // The embedded device stands in for those that are rarely there.
             Fault::Zeros { kernels: wanted, .. } => share_models(*wanted, kernels) || device.backend == "cpu",
             Fault::State(_) => true,
+            Fault::Identity(_) => false,
         }
     }
 
@@ -153,7 +160,7 @@ impl Mutant {
     fn counts(&self, check: &str) -> bool {
         match self.fault {
             Fault::Zeros { .. } => ["exact", "values"].contains(&check),
-            Fault::Kernels(_) | Fault::State(_) => true,
+            Fault::Kernels(_) | Fault::State(_) | Fault::Identity(_) => true,
         }
     }
 
@@ -161,7 +168,7 @@ impl Mutant {
     pub fn may_show(&self, case: &Case, device: &Capabilities) -> bool {
         let is_of_model = match self.fault {
             Fault::Zeros { model, .. } => case.body().model(device).is_some_and(|m| m.name == model),
-            Fault::Kernels(_) | Fault::State(_) => true,
+            Fault::Kernels(_) | Fault::State(_) | Fault::Identity(_) => true,
         };
         let op = case.body().op();
         let is_of_op = if self.op == STATE { state::case_type::is_state(op) } else { op == self.op };
@@ -217,7 +224,7 @@ mod tests {
     fn edits() -> impl Iterator<Item = (&'static Mutant, Edits)> {
         table::all().filter_map(|m| match m.fault {
             Fault::Kernels(edits) => Some((m, edits)),
-            Fault::Zeros { .. } | Fault::State(_) => None,
+            Fault::Zeros { .. } | Fault::State(_) | Fault::Identity(_) => None,
         })
     }
 
