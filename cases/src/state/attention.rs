@@ -232,11 +232,13 @@ pub(super) fn read_cell(
         let at = from.bytes();
         let sequence = from.i32(&|| field("sequence"))?;
         let known = usize::try_from(sequence).is_ok_and(|s| s < shape.sequences);
-        if !known || !sequences.insert(sequence) {
-            let sequences = shape.sequences;
-            let why = if known { "twice".to_owned() } else { format!("of {sequences}") };
+        // They are a set, and written in order.
+        let last = sequences.last().copied();
+        if !known || last.is_some_and(|last| last >= sequence) {
+            let why = last.filter(|_| known).map_or(format!("of {}", shape.sequences), |last| format!("after {last}"));
             return Err(refused(|| field("sequence"), at, format!("the blob has {sequence} {why}")));
         }
+        sequences.insert(sequence);
     }
     if let Some(sequence) = what.sequence() {
         sequences = BTreeSet::from([sequence]);

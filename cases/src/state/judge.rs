@@ -187,7 +187,7 @@ fn refusals(shape: &Shape, lowered: &Lowered, seed: u64, stages: Stages) -> Vec<
         return vec![Fault { check: "mismatch", what }];
     }
     let damaged = damages(&blob, DAMAGES, stream);
-    let faults = [check_damaged(&memory, What::All, false, &damaged), check_mismatch(shape, &blob.bytes, stages)];
+    let faults = [check_damaged(shape, &memory, &damaged), check_mismatch(shape, &blob.bytes, stages)];
     faults.into_iter().flatten().collect()
 }
 

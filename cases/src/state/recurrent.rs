@@ -192,11 +192,14 @@ impl Recurrent {
         for _ in 0..count {
             let at = from.bytes();
             let sequence = from.i32(&|| field("sequence"))?;
-            if usize::try_from(sequence).is_ok_and(|s| s < self.shape.sequences) && seen.insert(sequence) {
+            let known = usize::try_from(sequence).is_ok_and(|s| s < self.shape.sequences);
+            // They are a set, and written in order; no two states are of one sequence.
+            let ascends = sequences.last().is_none_or(|last| *last < sequence);
+            if known && ascends && seen.insert(sequence) {
                 sequences.insert(sequence);
                 continue;
             }
-            let what = format!("the blob has {sequence}, twice or not of {}", self.shape.sequences);
+            let what = format!("the blob has {sequence}, twice, out of order or not of {}", self.shape.sequences);
             return Err(refused(|| field("sequence"), at, what));
         }
         Ok(State { pos, sequences, source: None })
