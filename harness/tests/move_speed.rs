@@ -12,6 +12,7 @@ use conform_cases::formats::ElemType;
 use conform_cases::plan::{Part, Place, Plan, Role, Step, Tensor};
 use conform_cases::stream::Stream;
 use conform_harness::backend::cpu::CpuDriver;
+use conform_harness::backend::cuda::Cuda;
 use conform_harness::backend::ggml::GgmlDriver;
 use conform_harness::backend::opencl::OpenCl;
 use conform_harness::backend::{Device, Driver, Probe};
@@ -109,7 +110,7 @@ fn measure(device: &mut dyn Device) {
 #[test]
 #[ignore = "takes minutes and 2 GiB"]
 fn a_cache_beside_plain_copies() {
-    let mut drivers: Vec<&dyn Driver> = vec![&CpuDriver, &OpenCl];
+    let mut drivers: Vec<&dyn Driver> = vec![&CpuDriver, &OpenCl, &Cuda];
     if GgmlDriver::is_wanted() {
         drivers.push(&GgmlDriver);
     }
