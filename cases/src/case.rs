@@ -17,7 +17,7 @@ use crate::plan::{Layout, Plan, Tensor};
 use crate::state::case_type;
 use crate::state::memory::Memory;
 use crate::state::stages::Stages;
-use crate::{argsort, mul_mat_id, top_k};
+use crate::{argsort, moe_layer, mul_mat_id, top_k};
 
 /// Every op.
 pub const OPS: &[Op] = &[
@@ -28,6 +28,7 @@ pub const OPS: &[Op] = &[
     case_type::RECURRENT,
     case_type::HYBRID,
     case_type::CHECKPOINT,
+    moe_layer::OP,
 ];
 
 /// One case.
@@ -99,8 +100,8 @@ impl Case {
 
     /// What the case unfolds to.
     pub fn plan(&self) -> Plan {
-        let Program { tensors, buffers, steps } = self.body.program(self.seed);
-        Plan { case: self.id(), tensors, buffers, steps }
+        let Program { tensors, buffers, steps, fresh_routing } = self.body.program(self.seed);
+        Plan { case: self.id(), tensors, buffers, steps, fresh_routing }
     }
 
     /// Fills one input tensor's allocation, rows in parallel.

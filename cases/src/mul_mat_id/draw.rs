@@ -49,6 +49,7 @@ pub(super) fn draw_of(d: &mut Draw, weights: &[ElemType], data: &[Data]) -> MulM
         iv: Margins::default(),
         route: Route::Shuffle,
         data: Data::Normal,
+        is_x_result: false,
     };
     shrink_to_budget(d, &mut case);
     let used = case.used;

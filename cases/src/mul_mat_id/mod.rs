@@ -192,6 +192,9 @@ pub struct MulMatId {
     pub route: Route,
     /// Data recipe.
     pub data: Data,
+    /// The activations are an earlier result of the device, and only the weights are drawn. No id says so: it is a step of
+    /// a program.
+    pub(crate) is_x_result: bool,
 }
 
 /// Positions of the tensors in the plan.
@@ -223,13 +226,13 @@ impl MulMatId {
         if x != ElemType::F32 {
             return Err(format!("params: x={x}: activations are f32"));
         }
-        let case = MulMatId { w, experts, used, m, n, k, b, table, wv, xv, iv, route, data };
+        let case = MulMatId { w, experts, used, m, n, k, b, table, wv, xv, iv, route, data, is_x_result: false };
         case.validate()?;
         Ok(case)
     }
 
     /// Refuses impossible combinations, naming the keys.
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), String> {
         let Self { w, experts, used, m, n, k, b, table, .. } = *self;
         let fail = |why: String| Err(format!("params: {why}"));
         if !ElemType::WEIGHTS.contains(&w) && !w.is_decoded_by_build() {
@@ -298,6 +301,14 @@ impl MulMatId {
             flushes: device.flushes_subnormals,
             flushes_f16: device.flushes_f16,
         })
+    }
+
+    /// True where the signs of the products are independent of their magnitudes and of each other.
+    fn has_random_signs(&self) -> bool {
+        // Weights alone must see to it where activations are results: their signs are independent if each is drawn by
+        // itself, and not where a block has one scale and codes that are not symmetric.
+        let alone = !self.w.is_blocked() || self.w == ElemType::Mxfp4;
+        self.data.has_random_signs() && (!self.is_x_result || alone)
     }
 
     /// Slots of all tokens.

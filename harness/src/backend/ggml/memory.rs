@@ -100,13 +100,29 @@ impl Context {
         unsafe { (self.ggml.base.ggml_mul_mat_id)(self.raw, weights, x, ids) }
     }
 
-    /// `ggml_top_k`; until late 2025 that was a view of an argsort, which is copied here into a tensor of its own.
-    pub(super) fn top_k(&self, x: *mut Tensor, k: usize, bytes: usize) -> *mut Tensor {
-        // SAFETY: as for `argsort`; k is at most the columns of x, as the plan's check has seen.
-        unsafe {
-            let raw = (self.ggml.base.ggml_top_k)(self.raw, x, c_int::try_from(k).unwrap_or(c_int::MAX));
-            if self.bytes(raw) == bytes { raw } else { (self.ggml.base.ggml_cont)(self.raw, raw) }
+    /// `ggml_top_k` into a tensor of the plan. Until late 2025 that was a view of an argsort, which is made here step by
+    /// step and copied into a tensor of its own. The operations in their order; the last has the result.
+    pub(super) fn top_k(&self, x: *mut Tensor, t: &PlanTensor) -> Result<Vec<*mut Tensor>, DeviceError> {
+        const DESCENDING: c_int = 1;
+        let k = c_int::try_from(t.shape[0]).unwrap_or(c_int::MAX);
+        let make = |context: &Context| {
+            // SAFETY: as for `argsort`; k is at most the columns of x, as the plan's check has seen.
+            unsafe { (self.ggml.base.ggml_top_k)(context.raw, x, k) }
+        };
+        // Only to look at: what it makes is not computed.
+        let trial = Self::of_tensors(self.ggml, 4)?;
+        if trial.bytes(make(&trial)) == t.parent_bytes() {
+            return Ok(vec![make(self)]);
         }
+        let order = self.argsort(x, DESCENDING);
+        let ([a, b, c, d], row) = (signed(t.shape), self.bytes(order) / t.parent_rows());
+        let planes = [row * t.shape[1], row * t.shape[1] * t.shape[2]];
+        // SAFETY: both live in this context, and the first columns of each row lie inside of it.
+        let best = unsafe {
+            let best = (self.ggml.base.ggml_view_4d)(self.raw, order, a, b, c, d, row, planes[0], planes[1], 0);
+            (self.ggml.base.ggml_cont)(self.raw, best)
+        };
+        Ok(vec![order, best])
     }
 
     /// `ggml_argsort`.

@@ -39,6 +39,7 @@ use opencl3::device::{CL_DEVICE_TYPE_ALL, CL_FP_DENORM, Device as ClDevice};
 use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LOAD_FAILED};
 use opencl3::platform::{Platform, get_platforms};
 
+use super::routing::Reuse;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
 use crate::mutants::Edits;
 use forms::Forms;
@@ -69,15 +70,23 @@ impl Driver for OpenCl {
     fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
         self.open_with(key, &edited(edits.opencl).map_err(DeviceError)?)
     }
+
+    fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::find(key, &SOURCES)?.with_reuse(reuse)))
+    }
 }
 
 impl OpenCl {
     /// Opens a device with these kernel sources: [`SOURCES`], or an edited copy of them.
     pub fn open_with(&self, key: &str, sources: &[Source]) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::find(key, sources)?))
+    }
+
+    fn find(key: &str, sources: &[Source]) -> Result<device::OpenClDevice, DeviceError> {
         let found = discover().map_err(DeviceError)?;
         let wanted = found.into_iter().find(|f| f.info.key == key);
         let found = wanted.ok_or_else(|| DeviceError(format!("no OpenCL device has the key {key}")))?;
-        Ok(Box::new(device::OpenClDevice::open(found, sources)?))
+        device::OpenClDevice::open(found, sources)
     }
 }
 
