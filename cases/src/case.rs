@@ -80,6 +80,13 @@ impl Case {
         Case { seed: u64::from(draw.bits32()), body }
     }
 
+    /// The same for programs of several steps, layers and sequences of calls; they have a sequence of their own.
+    pub fn draw_steps(seed: u64, index: u64) -> Self {
+        let mut draw = Self::drawer(seed, index, 3);
+        let body = if draw.one_in(2) { mul_mat_id::draw_sequence(&mut draw) } else { (moe_layer::OP.draw)(&mut draw) };
+        Case { seed: u64::from(draw.bits32()), body }
+    }
+
     fn drawer(seed: u64, index: u64, sequence: u8) -> Draw {
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());

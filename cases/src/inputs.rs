@@ -126,6 +126,7 @@ impl<'a> Inputs<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::plan::Role;
 
     #[test]
     fn a_row_has_the_values_of_whoever_decodes_it() {

@@ -241,6 +241,11 @@ impl Plan {
         }
     }
 
+    /// More than one step that computes something.
+    pub fn has_several_operations(&self) -> bool {
+        self.steps.iter().filter(|step| !step.moves_bytes()).count() > 1
+    }
+
     /// Operations that a device is given in one go: more than one can be run one by one as well.
     pub fn has_several_operations_in_a_row(&self) -> bool {
         self.steps.windows(2).any(|pair| pair.iter().all(|step| !step.moves_bytes()))

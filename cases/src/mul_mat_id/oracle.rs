@@ -331,7 +331,7 @@ mod tests {
             ("w=q4_1,x=f32,e=3,u=2,m=5,n=9,k=96,b=2,wv=kme,xv=kbn", "route=shuffle,data=normal"),
             ("w=q6_K,x=f32,e=4,u=4,m=33,n=1,k=512", "route=shuffle,data=heavy"),
         ] {
-            let case = MulMatId::parse(params, recipe).unwrap();
+            let case = MulMatId::read(params, recipe).unwrap().0;
             let whole: Case = format!("mul_mat_id/{params}/{recipe}/v1-1").parse().unwrap();
             let plan = whole.plan();
             let layout = Layout::new(&plan, 1);

@@ -139,13 +139,15 @@ impl Script {
         }
     }
 
-    /// What all steps cost together. An input that several read is counted for each.
+    /// What all steps cost together; inputs are counted once.
     pub(crate) fn cost(&self) -> Cost {
-        self.operations.iter().map(|o| o.case.cost()).fold(Cost::default(), |sum, cost| Cost {
-            operations: sum.operations + cost.operations,
-            input_elements: sum.input_elements + cost.input_elements,
-            oracle_bytes: sum.oracle_bytes + cost.oracle_bytes,
-        })
+        let inputs = self.program.tensors.iter().filter(|t| t.is_input());
+        let costs = || self.operations.iter().map(|o| o.case.cost());
+        Cost {
+            operations: costs().map(|cost| cost.operations).sum(),
+            input_elements: inputs.map(|t| t.parent.iter().product::<usize>() as u64).sum(),
+            oracle_bytes: costs().map(|cost| cost.oracle_bytes).sum(),
+        }
     }
 
     /// The precision model of the first step that has one.
