@@ -363,7 +363,14 @@ mod tests {
         let hello = Reply::Hello { protocol: 2, program: "p".into() };
         assert_eq!(text(&hello), "{\"type\":\"hello\",\"protocol\":2,\"program\":\"p\"}\n");
         let memory = Some(DeviceMemory { free: 1, total: 2 });
-        let ran = Reply::Ran { seq: 7, case: "c".into(), outcome: Outcome::Done {}, times: Times::default(), memory };
+        let ran = Reply::Ran {
+            seq: 7,
+            case: "c".into(),
+            outcome: Outcome::Done {},
+            times: Times::default(),
+            memory,
+            sorts: Some(3),
+        };
         assert_eq!(
             text(&ran),
             "{\"type\":\"ran\",\"seq\":7,\"case\":\"c\",\"outcome\":{\"verdict\":\"done\"},\
@@ -383,7 +390,15 @@ mod tests {
         let plan = Plan { case: "c".into(), tensors: vec![], steps: vec![], ..Plan::default() };
         let layout = Layout::new(&plan, 2);
         let (inputs, results) = ("/i".into(), "/r".into());
-        let run = Request::Run(Box::new(Run { seq: 1, plan, layout, inputs, results, poisons: vec![1, 2] }));
+        let run = Request::Run(Box::new(Run {
+            seq: 1,
+            plan,
+            layout,
+            inputs,
+            results,
+            poisons: vec![1, 2],
+            one_by_one: Some(1),
+        }));
         let line = encode(&run, MAX_REQUEST).unwrap();
         assert_eq!(decode::<Request>(&line[..line.len() - 1]), Ok(run));
         assert!(decode::<Request>(br#"{"type":"probe","more":1}"#).is_err());
