@@ -374,7 +374,7 @@ mod tests {
         assert_eq!(
             text(&ran),
             "{\"type\":\"ran\",\"seq\":7,\"case\":\"c\",\"outcome\":{\"verdict\":\"done\"},\
-             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2}}\n"
+             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2},\"sorts\":3}\n"
         );
         assert_eq!(decode::<Request>(br#"{"type":"probe"}"#), Ok(Request::Probe {}));
         let open = |mutant| Request::Open { device: "d".into(), mutant };
