@@ -49,7 +49,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 26] = [
+pub const CHECKS: [&str; 30] = [
     "support",
     "decoded",
     "written",
@@ -76,6 +76,10 @@ pub const CHECKS: [&str; 26] = [
     "placement",
     "source",
     "outside",
+    "intact",
+    "logits",
+    "others",
+    "partial",
 ];
 
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload

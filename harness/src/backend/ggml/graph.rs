@@ -95,7 +95,11 @@ impl Loaded {
                     let target = &plan.tensors[out];
                     rest.top_k(source(x)?, target.shape[0], target.parent_bytes())
                 }
-                Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => continue,
+                Step::Copy { .. }
+                | Step::Upload { .. }
+                | Step::Fetch { .. }
+                | Step::Fill { .. }
+                | Step::Llama { .. } => continue,
             };
             let target = &plan.tensors[op.out];
             if rest.bytes(raw) != target.parent_bytes() {
@@ -175,7 +179,7 @@ impl Operation {
                 let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
                 (k <= cols, out, [k, r1, r2, r3])
             }
-            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => {
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } | Step::Llama { .. } => {
                 return Err(DeviceError(format!("step {at} is no operation")).into());
             }
         };
