@@ -5,6 +5,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod fake;
+mod gather;
 pub mod ggml;
 mod gpu;
 mod moves;
