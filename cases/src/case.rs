@@ -12,6 +12,7 @@ use crate::draw::Draw;
 use crate::id::{IdError, Parts, VERSION};
 use crate::inputs::Inputs;
 use crate::judge::Oracle;
+use crate::llama::case_type::LLAMA;
 use crate::op::{CaseType, Op, Program};
 use crate::plan::{Layout, Plan, Tensor};
 use crate::state::case_type;
@@ -28,6 +29,7 @@ pub const OPS: &[Op] = &[
     case_type::RECURRENT,
     case_type::HYBRID,
     case_type::CHECKPOINT,
+    LLAMA,
     moe_layer::OP,
 ];
 

@@ -27,6 +27,7 @@ pub mod id;
 pub mod inputs;
 pub mod judge;
 pub mod keys;
+pub mod llama;
 pub mod model;
 pub mod moe_layer;
 pub mod mul_mat_id;

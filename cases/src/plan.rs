@@ -8,6 +8,7 @@ use std::ops::Range;
 use serde::{Deserialize, Serialize};
 
 use crate::formats::ElemType;
+use crate::llama::calls::Call;
 
 /// Tensors, host memory and steps of one case.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -204,6 +205,15 @@ pub enum Step {
         /// What comes from where.
         parts: Vec<Part>,
     },
+    /// Loads a model into the build's own libllama and calls it: a record in the log for each call.
+    Llama {
+        /// The buffer with the model, a GGUF file.
+        model: usize,
+        /// The buffer that gets the [records](crate::llama::calls).
+        log: usize,
+        /// What is called, in order.
+        calls: Vec<Call>,
+    },
     /// Fills a tensor's allocation with a byte.
     Fill {
         /// Written.
@@ -223,6 +233,7 @@ impl Step {
             Step::Copy { from, parts } => [vec![*from], of_parts(parts)].concat(),
             Step::Upload { parts, .. } | Step::Fetch { parts, .. } => of_parts(parts),
             Step::Fill { tensor, .. } => vec![*tensor],
+            Step::Llama { .. } => Vec::new(),
         }
     }
 

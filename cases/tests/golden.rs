@@ -81,6 +81,17 @@ fn has_steps(case: &Case) -> bool {
     case.plan().has_several_operations()
 }
 
+/// The same for models that are loaded by a libllama, and what is done with them.
+#[test]
+fn llama_models() {
+    let calls = |case: &Case| serde_json::to_string(&case.plan().steps).unwrap();
+    let line = |case: Case| {
+        let (calls, model) = (hash(calls(&case).as_bytes()), Filled::new(case.clone()).file);
+        format!("{} {:016x} {calls:016x}\n", case.id(), hash(&model))
+    };
+    snapshot("llama_models", &Profile::Llama.cases(1, 0).take(20).map(line).collect::<String>());
+}
+
 /// The same for state that is saved and loaded: new rows, and blobs that are given.
 #[test]
 fn state_bytes() {

@@ -51,7 +51,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 27] = [
+pub const CHECKS: [&str; 31] = [
     "support",
     "decoded",
     "written",
@@ -79,6 +79,10 @@ pub const CHECKS: [&str; 27] = [
     "placement",
     "source",
     "outside",
+    "intact",
+    "logits",
+    "others",
+    "partial",
 ];
 
 /// Outputs are filled with these before the runs, a different one each time: as f32 they are NaN with a payload

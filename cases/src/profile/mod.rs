@@ -4,6 +4,7 @@ mod ggml_grid;
 
 use crate::case::{Case, OPS};
 use crate::id::words;
+use crate::llama::case_type as llama_state;
 use crate::state::case_type;
 
 words! {
@@ -22,6 +23,8 @@ words! {
         GgmlTypes = "ggml-types",
         /// State that is saved and loaded: the named cases and a thousand drawn ones.
         State = "state",
+        /// State that a real libllama saves and loads: every model in every scenario, with five seeds.
+        Llama = "llama",
         /// The grid of ggml's own backend test, which is the same in every run.
         GgmlGrid = "ggml-grid",
     }
@@ -43,7 +46,7 @@ impl Profile {
             Profile::Smoke => 1_155,
             Profile::Full => 21_000,
             Profile::Random | Profile::GgmlTypes | Profile::State => 1_000,
-            Profile::Corpus | Profile::GgmlGrid => 0,
+            Profile::Corpus | Profile::GgmlGrid | Profile::Llama => 0,
         }
     }
 
@@ -70,10 +73,20 @@ impl Profile {
             Profile::Corpus => corpus(),
             Profile::State => named().into_iter().filter(|case| case_type::is_state(case.body().op())).collect(),
             Profile::GgmlGrid => ggml_grid::cases(),
+            Profile::Llama => llama(),
             Profile::Random | Profile::GgmlTypes => Vec::new(),
         };
         fixed.into_iter().chain((0..drawn).map(move |i| self.draw(seed, i)))
     }
+}
+
+/// Seeds of each model and scenario.
+const LLAMA_SEEDS: u64 = 5;
+
+/// Every case of a libllama. The sections are constants, and a test parses each of them.
+fn llama() -> Vec<Case> {
+    let of_seed = |seed| llama_state::all().filter_map(move |sections| Case::from_sections(&sections, seed).ok());
+    (1..=LLAMA_SEEDS).flat_map(of_seed).collect()
 }
 
 /// The named cases of every op. They are constants of this crate, and a test parses each of them.
@@ -101,6 +114,11 @@ mod tests {
         for id in corpus_lines() {
             assert!(id.parse::<Case>().is_ok(), "{id}");
         }
+    }
+
+    #[test]
+    fn every_scenario_of_a_libllama_is_there() {
+        assert_eq!(Profile::Llama.cases(1, 0).count(), 5 * 4 * 5);
     }
 
     #[test]

@@ -5,6 +5,7 @@
 pub mod cpu;
 pub mod cuda;
 pub mod fake;
+mod gather;
 pub mod ggml;
 mod gpu;
 mod moves;
@@ -16,6 +17,7 @@ use std::ops::Range;
 
 use conform_cases::formats::ElemType;
 pub use conform_cases::judge::Capabilities;
+use conform_cases::llama::calls::Call;
 use conform_cases::plan::{Part, Plan};
 use serde::{Deserialize, Serialize};
 
@@ -123,6 +125,9 @@ impl DeviceMemory {
     }
 }
 
+/// Why a device has no libllama.
+const NO_LLAMA: &str = "this device has no libllama, which only ggml builds have";
+
 /// An open device: it holds one plan at a time.
 pub trait Device {
     /// What this device is.
@@ -178,6 +183,12 @@ pub trait Device {
             }
         }
         Ok(())
+    }
+
+    /// Loads a model, a GGUF file, into the backend's own libllama and leaves a record of each call in the log: see
+    /// [`calls`](conform_cases::llama::calls). No plan is loaded then.
+    fn llama(&mut self, _model: &[u8], _calls: &[Call], _log: &mut [u8]) -> Result<(), LoadError> {
+        Err(LoadError::Unsupported(NO_LLAMA.to_owned()))
     }
 
     /// Fills all scratch memory of the loaded plan with a 32-bit pattern. Without the capability this does nothing.

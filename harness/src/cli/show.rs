@@ -97,6 +97,7 @@ fn step_line(step: &Step, tensors: &[Tensor]) -> String {
         Step::Copy { from, parts } => format!("copy from {}: {}", name(*from), pieces(parts)),
         Step::Upload { from, parts } => format!("upload from buffer {from}: {}", pieces(parts)),
         Step::Fetch { to, parts } => format!("fetch into buffer {to}: {}", pieces(parts)),
+        Step::Llama { calls, .. } => format!("{} calls of libllama", calls.len()),
         Step::Fill { tensor, byte } => format!("fill {} with {byte:#04x}", name(*tensor)),
     }
 }

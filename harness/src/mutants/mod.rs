@@ -196,10 +196,10 @@ impl Mutant {
 
 /// Whether models of the same names apply to both. What a device is judged as stays its own.
 fn share_models(wanted: Kernels, has: Kernels) -> bool {
-    use Kernels::{GgmlCpuAvx, GgmlCpuPlain, GgmlRepack, GgmlVulkan, GgmlVulkanTilesFromTwo};
+    use Kernels::{GgmlCpuAvx, GgmlCpuPlain, GgmlRepack, GgmlVulkan, GgmlVulkanNvidia, GgmlVulkanTilesFromTwo};
     match wanted {
         GgmlRepack => matches!(has, GgmlRepack | GgmlCpuAvx | GgmlCpuPlain),
-        GgmlVulkan => matches!(has, GgmlVulkan | GgmlVulkanTilesFromTwo),
+        GgmlVulkan => matches!(has, GgmlVulkan | GgmlVulkanNvidia | GgmlVulkanTilesFromTwo),
         _ => wanted == has,
     }
 }

@@ -23,6 +23,18 @@ pub(super) fn execute(
         LoadError::Unsupported(why) => Outcome::Unsupported { why },
         LoadError::Device(e) => failed(Stage::Load, e),
     };
+    if let [Step::Llama { model, log, calls }] = &plan.steps[..] {
+        let model = layout.given[*model].map_or(&[][..], |at| &inputs[at..at + plan.buffers[*model].bytes]);
+        for places in &layout.left {
+            let Some(at) = places[*log] else { continue };
+            let log = &mut results[at..at + plan.buffers[*log].bytes];
+            timed(&mut times.compute, || device.llama(model, calls, log)).map_err(|e| match e {
+                LoadError::Unsupported(why) => Outcome::Unsupported { why },
+                LoadError::Device(e) => failed(Stage::Run, e),
+            })?;
+        }
+        return Ok(());
+    }
     timed(&mut times.load, || decode_inputs(device, plan, layout, inputs, results)).map_err(not_loaded)?;
     timed(&mut times.load, || device.load(plan)).map_err(not_loaded)?;
     let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.is_output());

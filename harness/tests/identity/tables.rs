@@ -17,6 +17,18 @@ pub(crate) struct Golden {
 
 /// What every table comes to.
 pub(crate) const GOLDEN: &[Golden] = &[
+    // As recorded on a machine with an NVIDIA H200.
+    Golden {
+        file: "machine-h200",
+        physical: &[
+            &["cpu"],
+            &["cuda-0", "ggml-v0.5.0-vulkan-0", "opencl-nvidia-0"],
+            &["ggml-v0.5.0-cpu-haswell", "ggml-v0.5.0-cpu-haswell+repack"],
+            &["ggml-v0.5.0-cpu-x64", "ggml-v0.5.0-cpu-x64+repack"],
+            &["opencl-pocl-0"],
+        ],
+        warnings: &[],
+    },
     Golden {
         file: "four-equal-gpus",
         physical: &[

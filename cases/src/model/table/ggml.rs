@@ -60,6 +60,37 @@ pub(super) fn vulkan(weights: ElemType, tiles: bool) -> Model {
     }
 }
 
+/// ggml's Vulkan backend on NVIDIA cards from Turing on, as the sources of 0.25 have it (`ggml_vk_should_use_mmvq`) and an
+/// NVIDIA H200 confirms. With integer dot products the matrix-vector kernels take activations as q8_1: always for 2 to 8
+/// tokens; for one where there are more than 4,096 columns, but for mxfp4 and q8_0, and for types of which a code costs
+/// more than that. (Activations with a margin stay f32, which is within the bounds of the other.) q6_K and types without
+/// such a kernel never do. On matrix cores f32 weights are multiplied as all others are, in tiles of f16 with f16 sums.
+///
+/// `quantize_q8_1` makes codes round(x / d) of 32 activations, d = max|x| / 127, and stores d and d times the sum of the
+/// codes in f16, which q4_0 and q5_0 multiply their centres with. On one path lie, per lane, an addition for each quarter of
+/// a block at most, and those that join lanes.
+pub(super) fn vulkan_nvidia(a: &Arithmetic) -> Model {
+    use ElemType::{F32, Iq1M, Iq1S, Mxfp4, Q2_0, Q2K, Q3K, Q4_0, Q4_1, Q4K, Q5_0, Q5_1, Q5K, Q8_0};
+    let parts = match a.weights {
+        Q4_0 | Q5_0 => Parts { centres: true, scales: Scales::Apart, ..Parts::default() },
+        _ => Parts { scales: Scales::Apart, ..Parts::default() },
+    };
+    let gains = match (a.weights, a.tokens) {
+        (Q2_0 | Q2K | Q3K | Iq1S | Iq1M, 1..=8) => true,
+        (Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K, 1) => a.shape.columns > 4096,
+        (Q4_0 | Q4_1 | Q5_0 | Q5_1 | Q4K | Q5K | Mxfp4 | Q8_0, 2..=8) => true,
+        _ => false,
+    };
+    match a.weights {
+        _ if gains => Model {
+            activations: Activations::Quantised(Quantiser { parts, ..q8(true, None) }),
+            ..Model::f32("q8_1 activations, f32 sums", roundings(8, 16))
+        },
+        F32 if a.tokens > 8 => f16_tiles(),
+        weights => vulkan(weights, a.tokens > 8),
+    }
+}
+
 /// ggml's CUDA backend, as the sources of 0.25.3 have it and an NVIDIA H200 confirms. The last number of
 /// tokens for matrix-vector kernels is 8 for all types from compute capability 8.9 on (`get_mmvq_mmid_max_batch`).
 pub(super) fn cuda(a: &Arithmetic) -> Model {

@@ -34,6 +34,8 @@ pub enum Kernels {
     GgmlRepack,
     /// ggml's Vulkan backend, where it multiplies tiles from the ninth token on.
     GgmlVulkan,
+    /// The same on an NVIDIA card with integer dot products and matrix cores.
+    GgmlVulkanNvidia,
     /// ggml's Vulkan backend before January 2026: tiles from the second token on.
     GgmlVulkanTilesFromTwo,
     /// ggml's CUDA backend on a card of compute capability 8.9 or later.
@@ -93,6 +95,7 @@ pub fn of_device(a: &Arithmetic) -> Model {
         Kernels::GgmlCpuPlain => ggml::cpu(a.weights, Some(Rounding::Away)),
         Kernels::GgmlRepack => ggml::cpu(a.weights, None),
         Kernels::GgmlVulkan => ggml::vulkan(a.weights, a.tokens > 8),
+        Kernels::GgmlVulkanNvidia => ggml::vulkan_nvidia(a),
         Kernels::GgmlVulkanTilesFromTwo => ggml::vulkan(a.weights, a.tokens > 1),
         Kernels::GgmlCuda => ggml::cuda(a),
         Kernels::Unknown => unknown(),
@@ -233,6 +236,25 @@ mod tests {
         assert_eq!(quantiser(ElemType::Q4K, 9), (32, true, true, Scales::HalfWeights));
         assert_eq!(quantiser(ElemType::Q4K, 8), (32, true, false, Scales::Apart));
         assert_eq!(quantiser(ElemType::Q2K, 9), (64, true, true, Scales::HalfWeights));
+    }
+
+    #[test]
+    fn ggml_vulkan_quantises_activations_where_nvidia_gains_by_it() {
+        let is_quantised = |weights, tokens, columns| {
+            let (kernels, shape) = (Kernels::GgmlVulkanNvidia, Shape { rows: 64, columns });
+            let a = Arithmetic { kernels, weights, tokens, shape, flushes: false, flushes_f16: false };
+            matches!(of_device(&a).activations, Activations::Quantised(_))
+        };
+        let at =
+            |weights| [(1, 4096), (1, 4352), (2, 256), (8, 256), (9, 4352)].map(|(n, k)| is_quantised(weights, n, k));
+        assert_eq!(at(ElemType::Q4_0), [false, true, true, true, false]);
+        assert_eq!(at(ElemType::Mxfp4), [false, false, true, true, false]);
+        assert_eq!(at(ElemType::Q2K), [true, true, true, true, false]);
+        for never in [ElemType::F32, ElemType::F16, ElemType::Bf16, ElemType::Q6K, ElemType::Iq4Nl] {
+            assert_eq!(at(never), [false; 5], "{never}");
+        }
+        assert_eq!(model(Kernels::GgmlVulkanNvidia, ElemType::F32, 9).name, "f16 tiles, f16 sums");
+        assert_eq!(model(Kernels::GgmlVulkanNvidia, ElemType::Bf16, 9), model(Kernels::GgmlVulkan, ElemType::Bf16, 9));
     }
 
     #[test]

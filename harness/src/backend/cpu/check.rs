@@ -5,7 +5,7 @@
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Order, Plan, Role, Step, Tensor};
 
-use super::super::LoadError;
+use super::super::{LoadError, NO_LLAMA};
 use super::arguments::Sizes;
 
 /// A checked step; tensors are positions in the plan.
@@ -113,6 +113,7 @@ impl Checker<'_> {
                 Ok(Job::TopK { x, out, k })
             }
             Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => Ok(Job::Moves),
+            Step::Llama { .. } => Err(LoadError::Unsupported(NO_LLAMA.to_owned())),
         }
     }
 

@@ -18,7 +18,7 @@ use super::weights::Converted;
 use crate::backend::gpu::unsupported;
 use crate::backend::moves;
 use crate::backend::routing::{Reuse, Tables};
-use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
+use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError, NO_LLAMA};
 
 /// An open CUDA device.
 pub(super) struct CudaDevice {
@@ -265,6 +265,7 @@ impl LoadedStep {
             Step::Argsort { x, out, order } => LoadedStep::Argsort(Argsort::load(memory, plan, [x, out], order)?),
             Step::TopK { x, out } => LoadedStep::TopK(TopK::load(memory, plan, [x, out])?),
             Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => LoadedStep::Moves,
+            Step::Llama { .. } => return Err(LoadError::Unsupported(NO_LLAMA.to_owned())),
         })
     }
 

@@ -22,6 +22,7 @@ mod api;
 mod argsort;
 mod cache;
 mod device;
+mod gather;
 mod memory;
 mod mul_mat_id;
 mod nvrtc;

@@ -49,7 +49,7 @@ macro_rules! sources {
 }
 
 /// Every file as it is in the repository.
-pub static SOURCES: [Source; 12] = sources![
+pub static SOURCES: [Source; 13] = sources![
     "common.cuh",
     "mxfp4.cuh",
     "rows.cuh",
@@ -58,6 +58,7 @@ pub static SOURCES: [Source; 12] = sources![
     "expert.cu",
     "gemm.cu",
     "gemv.cu",
+    "moves.cu",
     "reorder.cu",
     "route.cu",
     "tensor.cu",
@@ -105,6 +106,7 @@ kernels! {
     "expert.cu": expert;
     "gemm.cu": gemm;
     "gemv.cu": gemv;
+    "moves.cu": gather, spread;
     "reorder.cu": reorder;
     "route.cu": histogram, scan, pad, scatter;
     "tensor.cu": split, gemm_tensor;

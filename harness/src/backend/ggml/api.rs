@@ -40,6 +40,12 @@ opaque! {
     BufferType;
     /// `ggml_backend_buffer`.
     RawBuffer;
+    /// `llama_model`.
+    LlamaModel;
+    /// `llama_context`.
+    LlamaContext;
+    /// `llama_memory_i`.
+    LlamaMemory;
 }
 
 /// `ggml_init_params`, passed by value.
@@ -67,6 +73,23 @@ pub(super) struct TypeTraits {
 pub(super) struct Feature {
     pub(super) name: *const c_char,
     pub(super) value: *const c_char,
+}
+
+/// `llama_model_params` or `llama_context_params` of any version: more bytes than any of them has.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(super) struct Params(pub(super) [u64; 128]);
+
+/// `llama_batch`, passed by value.
+#[repr(C)]
+pub(super) struct LlamaBatch {
+    pub(super) n_tokens: i32,
+    pub(super) token: *mut i32,
+    pub(super) embd: *mut f32,
+    pub(super) pos: *mut i32,
+    pub(super) n_seq_id: *mut i32,
+    pub(super) seq_id: *mut *mut i32,
+    pub(super) logits: *mut i8,
 }
 
 /// `GGML_BACKEND_BUFFER_USAGE_WEIGHTS`.
@@ -194,6 +217,39 @@ functions! {
     optional {
         ggml_backend_init() -> *mut Reg;
         ggml_backend_score() -> c_int;
+    }
+}
+
+functions! {
+    /// Functions of libllama.
+    Llama;
+    required {
+        llama_log_set(unsafe extern "C" fn(c_int, *const c_char, *mut c_void), *mut c_void);
+        llama_backend_init();
+        llama_model_default_params() -> Params;
+        llama_context_default_params() -> Params;
+        llama_model_load_from_file(*const c_char, Params) -> *mut LlamaModel;
+        llama_model_free(*mut LlamaModel);
+        llama_init_from_model(*mut LlamaModel, Params) -> *mut LlamaContext;
+        llama_free(*mut LlamaContext);
+        llama_set_n_threads(*mut LlamaContext, i32, i32);
+        llama_decode(*mut LlamaContext, LlamaBatch) -> i32;
+        llama_get_logits_ith(*mut LlamaContext, i32) -> *mut f32;
+        llama_state_get_size(*mut LlamaContext) -> usize;
+        llama_state_get_data(*mut LlamaContext, *mut u8, usize) -> usize;
+        llama_state_set_data(*mut LlamaContext, *const u8, usize) -> usize;
+        llama_state_seq_get_size(*mut LlamaContext, i32) -> usize;
+        llama_state_seq_get_data(*mut LlamaContext, *mut u8, usize, i32) -> usize;
+        llama_state_seq_set_data(*mut LlamaContext, *const u8, usize, i32) -> usize;
+    }
+    optional {
+        llama_state_seq_get_size_ext(*mut LlamaContext, i32, u32) -> usize;
+        llama_state_seq_get_data_ext(*mut LlamaContext, *mut u8, usize, i32, u32) -> usize;
+        llama_state_seq_set_data_ext(*mut LlamaContext, *const u8, usize, i32, u32) -> usize;
+        llama_get_memory(*const LlamaContext) -> *mut LlamaMemory;
+        llama_memory_seq_rm(*mut LlamaMemory, i32, i32, i32) -> bool;
+        llama_kv_self_seq_rm(*mut LlamaContext, i32, i32, i32) -> bool;
+        llama_kv_cache_seq_rm(*mut LlamaContext, i32, i32, i32) -> bool;
     }
 }
 

@@ -189,6 +189,7 @@ impl Backend<'_> {
         let capabilities = Capabilities {
             kernels: kernels(
                 &registry,
+                &description,
                 properties.get("features").map_or("", String::as_str),
                 base.ggml_build_forward_select.is_some(),
             ),
@@ -266,9 +267,11 @@ unsafe fn terminated<T: 'static>(list: *const T, is_end: impl Fn(&T) -> bool) ->
 ///
 /// Vulkan's way with 2 to 8 tokens changed in January 2026, after b7347 and before b7836 (llama.cpp #18918), and left no
 /// trace in the interface. `ggml_build_forward_select` came to libggml-base in the same days (#18550), and is what tells:
-/// every build looked at has both or neither. The version does not, as 0.9.5 stood before and after.
-fn kernels(registry: &str, features: &str, has_forward_select: bool) -> Kernels {
+/// every build looked at has both or neither. The version does not, as 0.9.5 stood before and after. On NVIDIA cards it
+/// takes integer dot products and matrix cores, which all have whose drivers know Vulkan 1.3, from Turing on.
+fn kernels(registry: &str, card: &str, features: &str, has_forward_select: bool) -> Kernels {
     match registry {
+        "Vulkan" if has_forward_select && card.starts_with("NVIDIA") => Kernels::GgmlVulkanNvidia,
         "Vulkan" if has_forward_select => Kernels::GgmlVulkan,
         "Vulkan" => Kernels::GgmlVulkanTilesFromTwo,
         "CUDA" => Kernels::GgmlCuda,
@@ -307,12 +310,13 @@ mod tests {
 
     #[test]
     fn kernels_follow_registry_and_features() {
-        assert_eq!(kernels("CPU", "SSE3=1 AVX=1 AVX2=1", true), Kernels::GgmlCpuAvx);
-        assert_ne!(kernels("CPU", "SSE3=1 AVX_VNNI=1", true), Kernels::GgmlCpuAvx);
-        assert_eq!(kernels("Vulkan", "", true), Kernels::GgmlVulkan);
-        assert_eq!(kernels("Vulkan", "", false), Kernels::GgmlVulkanTilesFromTwo);
-        assert_eq!(kernels("CUDA", "", true), Kernels::GgmlCuda);
-        assert_eq!(kernels("MTL", "", true), Kernels::Unknown);
+        assert_eq!(kernels("CPU", "", "SSE3=1 AVX=1 AVX2=1", true), Kernels::GgmlCpuAvx);
+        assert_ne!(kernels("CPU", "", "SSE3=1 AVX_VNNI=1", true), Kernels::GgmlCpuAvx);
+        assert_eq!(kernels("Vulkan", "llvmpipe", "", true), Kernels::GgmlVulkan);
+        assert_eq!(kernels("Vulkan", "NVIDIA H200", "", true), Kernels::GgmlVulkanNvidia);
+        assert_eq!(kernels("Vulkan", "NVIDIA H200", "", false), Kernels::GgmlVulkanTilesFromTwo);
+        assert_eq!(kernels("CUDA", "NVIDIA H200", "", true), Kernels::GgmlCuda);
+        assert_eq!(kernels("MTL", "", "", true), Kernels::Unknown);
     }
 
     #[test]

@@ -7,6 +7,7 @@ use std::ffi::{c_int, c_void};
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
+use conform_cases::llama::calls::Call;
 use conform_cases::plan::{Part, Plan, Role, Step};
 
 use super::api::{BufferType, Tensor};
@@ -190,6 +191,15 @@ impl Device for GgmlDevice {
         queued
     }
 
+    fn llama(&mut self, model: &[u8], calls: &[Call], log: &mut [u8]) -> Result<(), LoadError> {
+        if self.handle.packed.is_some() {
+            return Err(LoadError::Unsupported("libllama chooses buffers itself: ask the device without them".into()));
+        }
+        self.free();
+        let dev = if self.handle.is_cpu { std::ptr::null_mut() } else { self.handle.dev };
+        super::llama::run(self.ggml, dev, model, calls, log)
+    }
+
     fn poison_scratch(&mut self, _pattern: u32) -> Result<(), DeviceError> {
         Ok(())
     }
@@ -244,7 +254,7 @@ impl Threads {
         let work = |step: &Step| match *step {
             Step::MulMatId { weights, out, .. } => plan.tensors[out].elements() * plan.tensors[weights].shape[0],
             Step::Argsort { x, .. } | Step::TopK { x, .. } => plan.tensors[x].elements(),
-            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => 0,
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } | Step::Llama { .. } => 0,
         };
         // A case always is or never.
         let is_chosen = spread(&plan.case).is_multiple_of(SHARED);
@@ -271,6 +281,7 @@ fn refusal(plan: &Plan, step: &Step) -> String {
         Step::Argsort { x, .. } => ("argsort", vec![x]),
         Step::TopK { x, .. } => ("top_k", vec![x]),
         Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => ("moving bytes", vec![]),
+        Step::Llama { .. } => ("libllama", vec![]),
     };
     let sources: Vec<String> = sources.into_iter().map(describe).collect();
     format!("ggml_backend_dev_supports_op says no to {op} of {}", sources.join(", "))

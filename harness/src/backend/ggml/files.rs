@@ -31,6 +31,8 @@ pub(super) struct Files {
     pub(super) core: PathBuf,
     /// Backends, in the order of their names.
     pub(super) modules: Vec<Module>,
+    /// llama.cpp's own library, where the build has it.
+    pub(super) llama: Option<PathBuf>,
 }
 
 /// What one library is for.
@@ -39,6 +41,7 @@ enum Kind {
     Base,
     Core,
     Backend(String, Option<String>),
+    Llama,
 }
 
 impl Files {
@@ -64,13 +67,14 @@ impl Files {
             }
         };
         let (base, core) = (one(Kind::Base, "libggml-base")?, one(Kind::Core, "libggml")?);
+        let llama = named.iter().find(|(kind, _)| *kind == Kind::Llama).map(|(_, path)| path.clone());
         let modules = named.into_iter().filter_map(|(kind, path)| match kind {
             Kind::Backend(backend, variant) => Some(Module { backend, variant, path }),
-            Kind::Base | Kind::Core => None,
+            Kind::Base | Kind::Core | Kind::Llama => None,
         });
         let mut modules: Vec<Module> = modules.collect();
         modules.sort_by_key(|m| (m.backend.clone(), m.variant.clone()));
-        Ok(Files { base, core, modules })
+        Ok(Files { base, core, modules, llama })
     }
 }
 
@@ -103,6 +107,7 @@ fn kind(file: &str) -> Option<Kind> {
     let name = file.strip_prefix("lib").unwrap_or(file).split('.').next().filter(|_| is_library)?;
     let parts: Vec<&str> = without_hash(name).split('-').collect();
     match parts[..] {
+        ["llama"] => Some(Kind::Llama),
         ["ggml"] => Some(Kind::Core),
         ["ggml", "base"] => Some(Kind::Base),
         ["ggml", backend] => Some(Kind::Backend(backend.to_owned(), None)),
@@ -167,8 +172,16 @@ mod tests {
 
     #[test]
     fn other_files_are_left_alone() {
-        for other in ["libllama.so", "ggml.h", "libggml.a", "ggml-base.lib", "libggmlish.so", "_nlcBuildMetadata.json"]
-        {
+        assert_eq!(kind("libllama.vulkan.v0.5.0.so"), Some(Kind::Llama));
+        for other in [
+            "libllama-common.so",
+            "llama.h",
+            "ggml.h",
+            "libggml.a",
+            "ggml-base.lib",
+            "libggmlish.so",
+            "_nlcBuildMetadata.json",
+        ] {
             assert_eq!(kind(other), None, "{other}");
         }
     }

@@ -102,7 +102,11 @@ impl Loaded {
                 }
                 Step::Argsort { x, order, .. } => vec![rest.argsort(source(x)?, c_int::from(order == Order::Desc))],
                 Step::TopK { x, out } => rest.top_k(source(x)?, &plan.tensors[out])?,
-                Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => continue,
+                Step::Copy { .. }
+                | Step::Upload { .. }
+                | Step::Fetch { .. }
+                | Step::Fill { .. }
+                | Step::Llama { .. } => continue,
             };
             let target = &plan.tensors[op.out];
             let Some(&raw) = made.last() else { continue };
@@ -194,7 +198,7 @@ impl Operation {
                 let ([cols, r1, r2, r3], [k, ..]) = (shape(x), shape(out));
                 (k <= cols, out, [k, r1, r2, r3])
             }
-            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } => {
+            Step::Copy { .. } | Step::Upload { .. } | Step::Fetch { .. } | Step::Fill { .. } | Step::Llama { .. } => {
                 return Err(DeviceError(format!("step {at} is no operation")).into());
             }
         };

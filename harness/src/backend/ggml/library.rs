@@ -66,7 +66,7 @@ impl Ggml {
         Ok(Ggml { base, core, files, type_names: OnceLock::new() })
     }
 
-    /// The backends that libggml is linked to; none where they are modules.
+    /// The backends that libggml knows: at first those that it is linked to, none where they are modules.
     pub(super) fn linked(&self) -> Vec<*mut Reg> {
         // SAFETY: both functions take no pointer, and the index is below the count.
         unsafe { (0..(self.core.ggml_backend_reg_count)()).map(|i| (self.core.ggml_backend_reg_get)(i)).collect() }
@@ -101,6 +101,20 @@ impl Ggml {
         Ok(reg)
     }
 
+    /// Makes sure that there is a CPU backend, which libllama needs beside any other: whichever variant runs here.
+    pub(super) fn need_cpu(&self) -> Result<(), String> {
+        // SAFETY: the pointers are the registry's own.
+        let names = self.linked().into_iter().filter_map(|reg| unsafe { text((self.base.ggml_backend_reg_name)(reg)) });
+        if names.into_iter().any(|name| name == "CPU") {
+            return Ok(());
+        }
+        let mut variants = self.files.modules.iter().filter(|module| module.backend == "cpu");
+        match variants.any(|module| self.load_module(module).is_ok()) {
+            true => Ok(()),
+            false => Err("no CPU backend of this build can be loaded, which libllama needs".to_owned()),
+        }
+    }
+
     /// Version and commit, where the build tells.
     pub(super) fn version(&self) -> (Option<String>, Option<String>) {
         // SAFETY: the functions take nothing and return strings that live as long as the library.
@@ -116,6 +130,11 @@ impl Ggml {
 pub(super) unsafe fn text(string: *const c_char) -> Option<String> {
     // SAFETY: the caller's promise.
     (!string.is_null()).then(|| unsafe { CStr::from_ptr(string) }.to_string_lossy().into_owned())
+}
+
+/// Opens a library that belongs to a loaded build.
+pub(super) fn open_whole(path: &Path) -> Result<std::mem::ManuallyDrop<Library>, String> {
+    open(path, RTLD_LOCAL)
 }
 
 /// Opens a library and keeps it for good. The error is the loader's own, without the path that the caller knows.

@@ -8,6 +8,7 @@
 //! - `files` finds the libraries, `image` sees that they are whole
 //! - `library` loads them into the tables of `api`; `types` finds the numbers of element types
 //! - `catalogue` lists devices, `identity` what they are
+//! - `llama` drives the libllama of a build that has one
 //! - `memory` and `graph` turn a plan into tensors and operations, `device` runs them, `transfer` moves bytes
 //!
 //! A build's log and its assertions go to the worker's standard error. Vulkan
@@ -24,6 +25,7 @@ mod graph;
 mod identity;
 mod image;
 mod library;
+mod llama;
 mod log;
 mod memory;
 mod transfer;

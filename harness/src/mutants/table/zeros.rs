@@ -36,6 +36,7 @@ pub(super) const MUTANTS: &[Mutant] = &[
     zeros!("zeros-vulkan-f16", GgmlVulkan, "f16 operands, f32 sums"),
     zeros!("zeros-vulkan-bf16", GgmlVulkan, "bf16 operands, f32 sums"),
     zeros!("zeros-vulkan-tiles", GgmlVulkan, "f16 tiles, f16 sums"),
+    zeros!("zeros-vulkan-q8-1", GgmlVulkanNvidia, "q8_1 activations, f32 sums"),
     zeros!("zeros-cuda-f32", GgmlCuda, "f32 sums"),
     zeros!("zeros-cuda-tf32", GgmlCuda, "tf32 operands, truncated f32 sums"),
     zeros!("zeros-cuda-f16", GgmlCuda, "f16 activations, truncated f32 sums"),
@@ -57,7 +58,11 @@ mod tests {
     fn every_precision_model_has_its_zeros() {
         use Kernels::*;
         let ours = [Own, OwnTensor, OwnSubgroups, OwnHalf, OwnHalfSubgroups];
-        let groups = [&ours[..], &[GgmlRepack, GgmlCpuAvx, GgmlCpuPlain], &[GgmlVulkan, GgmlVulkanTilesFromTwo]];
+        let groups = [
+            &ours[..],
+            &[GgmlRepack, GgmlCpuAvx, GgmlCpuPlain],
+            &[GgmlVulkan, GgmlVulkanNvidia, GgmlVulkanTilesFromTwo],
+        ];
         for group in groups.into_iter().chain([&[GgmlCuda][..], &[Unknown]]) {
             let has = |name| {
                 MUTANTS.iter().any(
