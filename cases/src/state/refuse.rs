@@ -203,7 +203,7 @@ mod tests {
         let known = check_damaged(&shape, &memory, &[with_one_sequence_less(blob, false)]).unwrap();
         assert_eq!(known.what, "a blob altered was loaded");
         // 1 and 0 are out of order.
-        let (shape, mut memory, blob) = memory_and_blob(2, 0);
+        let (_, mut memory, blob) = memory_and_blob(2, 0);
         let refused = with_one_sequence_less(blob, true);
         let why = memory.load(What::All, false, &refused.bytes, &mut Untouched::default()).unwrap_err();
         assert_eq!(why.to_string(), "stream 0 cell 1 sequence at byte 32: the blob has 0 after 1");
