@@ -237,10 +237,10 @@ fn wrong_engines_fail() {
 fn what_a_build_cannot_do_is_said() {
     let checks = checks(Scenario::Partial, Stages::default(), |s, i, value, bytes| {
         let is_partial = |what: &Piece| matches!(what, Piece::Partial(_));
-        if let Call::Save { what, .. } | Call::Load { what, .. } | Call::Size { what, .. } = &s.calls[i] {
-            if is_partial(what) {
-                (*value, *bytes) = (ABSENT, vec![]);
-            }
+        if let Call::Save { what, .. } | Call::Load { what, .. } | Call::Size { what, .. } = &s.calls[i]
+            && is_partial(what)
+        {
+            (*value, *bytes) = (ABSENT, vec![]);
         }
     });
     for name in ["size", "partial"] {

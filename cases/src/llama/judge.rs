@@ -304,11 +304,11 @@ fn read_back(arch: Arch, what: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
         Piece::Sequence(sequence) | Piece::Partial(sequence) => (Kind::Sequence, What::Sequence(sequence)),
     };
     let (container, start) = Container::read(kind, blob)?;
-    if let Container::Whole { architecture } = &container {
-        if architecture != arch.name() {
-            let why = format!("the blob is of '{architecture}', the model of '{}'", arch.name());
-            return Err(Unread::Refused { why, is_structure: true });
-        }
+    if let Container::Whole { architecture } = &container
+        && architecture != arch.name()
+    {
+        let why = format!("the blob is of '{architecture}', the model of '{}'", arch.name());
+        return Err(Unread::Refused { why, is_structure: true });
     }
     let (head, part) = blob.split_at(start);
     let mut why = Unread::UnknownMemory;

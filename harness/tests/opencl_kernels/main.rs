@@ -68,5 +68,6 @@ fn bytes_move() {
     let (Probe::Found(devices) | Probe::FoundPart { devices, .. }) = OpenCl.probe() else { return };
     for info in devices {
         moves::check(&mut *OpenCl.open(&info.key).unwrap());
+        moves::check(&mut *OpenCl.open_gathering(&info.key).unwrap());
     }
 }

@@ -40,11 +40,10 @@ impl Runtime {
     /// `from` must stay until the stream is empty, and reach as far as the parts of the batch, which were checked.
     pub(super) unsafe fn spread(&self, staging: &Staging, batch: &Batch, from: *const u8) -> Result<(), DeviceError> {
         let (host, device) = (Side::Host(from.cast_mut()), Side::Device(staging.memory.raw));
-        // SAFETY: the caller's promise, and staging memory is as long as the window that spans lie in.
-        batch
-            .spans
-            .iter()
-            .try_for_each(|s| unsafe { self.queue_transfer(&staging.memory, &of(s, batch), host, device, true) })?;
+        for s in &batch.spans {
+            // SAFETY: the caller's promise, and staging memory is as long as the window that spans lie in.
+            unsafe { self.queue_transfer(&staging.memory, &of(s, batch), host, device, true) }?;
+        }
         let args = [Arg::Buffer(&staging.table), Arg::Buffer(&staging.memory)];
         self.launch(&self.kernels.spread, staging.blocks, &args)
     }
@@ -57,11 +56,10 @@ impl Runtime {
         let args = [Arg::Buffer(&staging.table), Arg::Buffer(&staging.memory)];
         self.launch(&self.kernels.gather, staging.blocks, &args)?;
         let (device, host) = (Side::Device(staging.memory.raw), Side::Host(to));
-        // SAFETY: as above.
-        batch
-            .spans
-            .iter()
-            .try_for_each(|s| unsafe { self.queue_transfer(&staging.memory, &of(s, batch), device, host, false) })
+        batch.spans.iter().try_for_each(|s| {
+            // SAFETY: as above.
+            unsafe { self.queue_transfer(&staging.memory, &of(s, batch), device, host, false) }
+        })
     }
 }
 

@@ -56,7 +56,9 @@ impl Runtime {
         if is_worth_it(parts) {
             // SAFETY: as for `upload`, and the memory may be written.
             let gather = |staging: &Staging, batch: &Batch| unsafe { self.gather(staging, batch, to) };
-            return self.in_batches(memory, parts, gather, |alone| unsafe { self.fetch_each(memory, to, alone) });
+            // SAFETY: as above.
+            let each = |alone: &[Part]| unsafe { self.fetch_each(memory, to, alone) };
+            return self.in_batches(memory, parts, gather, each);
         }
         // SAFETY: as above.
         unsafe { self.fetch_each(memory, to, parts) }

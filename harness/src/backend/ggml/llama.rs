@@ -292,7 +292,7 @@ impl Session {
 impl Params {
     fn i32(&self, at: usize) -> i32 {
         let word = self.0[at / 8];
-        (if at % 8 == 0 { word } else { word >> 32 }) as u32 as i32
+        (if at.is_multiple_of(8) { word } else { word >> 32 }) as u32 as i32
     }
 
     fn set_i32(&mut self, at: usize, value: i32) {

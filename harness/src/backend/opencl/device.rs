@@ -57,6 +57,11 @@ impl OpenClDevice {
         OpenClDevice { reuse, ..self }
     }
 
+    /// Brings small pieces together on the device from now on.
+    pub(super) fn gather(&mut self) {
+        self.runtime.gathers = true;
+    }
+
     /// The runtime beside the plan and one of its tensors.
     fn tensor(&mut self, index: usize) -> Result<(&Runtime, &Plan, &mut Memory), DeviceError> {
         let loaded = self.loaded.as_mut().ok_or_else(no_plan)?;

@@ -66,9 +66,14 @@ impl Forms {
         }
     }
 
+    /// The file whose kernels move pieces.
+    pub(super) const MOVES: &str = "moves";
+
     /// Whether a kernel file is used under these forms.
     pub(super) fn uses(self, file: &str) -> bool {
         match file {
+            // Compiled when they are first needed.
+            Self::MOVES => false,
             "gemm" | "gemm_half" => file == self.kernel("gemm"),
             "gemv" | "gemv_subgroups" => file == self.kernel("gemv"),
             _ => true,

@@ -22,6 +22,7 @@ mod argsort;
 mod device;
 mod error;
 mod forms;
+mod gather;
 mod identity;
 mod mapped;
 mod memory;
@@ -72,17 +73,25 @@ impl Driver for OpenCl {
     }
 
     fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
-        Ok(Box::new(Self::find(key, &SOURCES)?.with_reuse(reuse)))
+        Ok(Box::new(Self::open_device(key, &SOURCES)?.with_reuse(reuse)))
     }
 }
 
 impl OpenCl {
     /// Opens a device with these kernel sources: [`SOURCES`], or an edited copy of them.
     pub fn open_with(&self, key: &str, sources: &[Source]) -> Result<Box<dyn Device>, DeviceError> {
-        Ok(Box::new(Self::find(key, sources)?))
+        Ok(Box::new(Self::open_device(key, sources)?))
     }
 
-    fn find(key: &str, sources: &[Source]) -> Result<device::OpenClDevice, DeviceError> {
+    /// Opens a device that brings small pieces together on the device even if it shares the host's memory, which a
+    /// device of its own memory does: so that this can be seen without one.
+    pub fn open_gathering(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        let mut device = Self::open_device(key, &SOURCES)?;
+        device.gather();
+        Ok(Box::new(device))
+    }
+
+    fn open_device(key: &str, sources: &[Source]) -> Result<device::OpenClDevice, DeviceError> {
         let found = discover().map_err(DeviceError)?;
         let wanted = found.into_iter().find(|f| f.info.key == key);
         let found = wanted.ok_or_else(|| DeviceError(format!("no OpenCL device has the key {key}")))?;

@@ -17,6 +17,7 @@ use opencl3::program::Program;
 
 use super::error::failed;
 use super::forms::Forms;
+use super::gather::Moves;
 use crate::backend::{DeviceError, LoadError};
 use crate::mutants::{self, Edit};
 
@@ -52,7 +53,7 @@ macro_rules! sources {
 }
 
 /// Every kernel file as it is in the repository.
-pub static SOURCES: [Source; 12] = sources![
+pub static SOURCES: [Source; 13] = sources![
     "argsort",
     "convert",
     "expert",
@@ -61,6 +62,7 @@ pub static SOURCES: [Source; 12] = sources![
     "gemm_half",
     "gemv",
     "gemv_subgroups",
+    "moves",
     "reorder",
     "restore",
     "route",
@@ -96,6 +98,22 @@ pub(super) struct Kernel {
 }
 
 impl Kernel {
+    /// A kernel of a compiled program.
+    fn new(context: &Context, program: &Program, name: &'static str) -> Result<Self, DeviceError> {
+        let raw = ClKernel::create(program, name).map_err(failed("clCreateKernel", name))?;
+        let device = ClDevice::new(context.default_device());
+        let max_group = raw.get_work_group_size(device.id());
+        let max_group = max_group.map_err(failed("clGetKernelWorkGroupInfo", name))?;
+        // Every kernel requires its size. Where the compiler took it, that counts: rusticl answers 32 whatever it took.
+        let required = raw.get_compile_work_group_size(device.id());
+        let required = required.map_err(failed("clGetKernelWorkGroupInfo", name))?;
+        let max_group = max_group.max(required.iter().product());
+        let needs = raw.get_local_mem_size(device.id());
+        let needs = needs.map_err(failed("clGetKernelWorkGroupInfo", name))?;
+        let has = device.local_mem_size().map_err(failed("clGetDeviceInfo", "CL_DEVICE_LOCAL_MEM_SIZE"))?;
+        Ok(Kernel { name, raw, max_group, local_mem: [needs, has] })
+    }
+
     /// Refuses a kernel that cannot be launched in groups of [`GROUP`].
     pub(super) fn supported(&self) -> Result<(), LoadError> {
         let (name, limit, [needs, has]) = (self.name, self.max_group, self.local_mem);
@@ -142,19 +160,7 @@ impl Kernels {
         let compiled: Vec<(&str, Program)> = compiled?;
         let kernel = |file: &str, name: &'static str| {
             let program = compiled.iter().find(|(n, _)| *n == file).map(|(_, p)| p);
-            let program = program.ok_or_else(|| DeviceError(format!("no source is called {file}")))?;
-            let raw = ClKernel::create(program, name).map_err(failed("clCreateKernel", name))?;
-            let device = ClDevice::new(context.default_device());
-            let max_group = raw.get_work_group_size(device.id());
-            let max_group = max_group.map_err(failed("clGetKernelWorkGroupInfo", name))?;
-            // Every kernel requires its size. Where the compiler took it, that counts: rusticl answers 32 whatever it took.
-            let required = raw.get_compile_work_group_size(device.id());
-            let required = required.map_err(failed("clGetKernelWorkGroupInfo", name))?;
-            let max_group = max_group.max(required.iter().product());
-            let needs = raw.get_local_mem_size(device.id());
-            let needs = needs.map_err(failed("clGetKernelWorkGroupInfo", name))?;
-            let has = device.local_mem_size().map_err(failed("clGetDeviceInfo", "CL_DEVICE_LOCAL_MEM_SIZE"))?;
-            Ok::<_, DeviceError>(Kernel { name, raw, max_group, local_mem: [needs, has] })
+            Kernel::new(context, program.ok_or_else(|| DeviceError(format!("no source is called {file}")))?, name)
         };
         Ok(Kernels {
             fill: kernel("fill", "fill")?,
@@ -176,6 +182,17 @@ impl Kernels {
             store_indices: kernel("argsort", "store_indices")?,
             top_k: kernel("top_k", "top_k")?,
         })
+    }
+}
+
+impl Moves {
+    /// Compiles the kernels that move pieces, which few devices need.
+    pub(super) fn compile(context: &Context, forms: Forms) -> Result<Self, DeviceError> {
+        let source = SOURCES.iter().find(|s| s.name == Forms::MOVES);
+        let source = source.ok_or_else(|| DeviceError(format!("no source is called {}", Forms::MOVES)))?;
+        let program = compile(context, source, forms)?;
+        let kernel = |name| Kernel::new(context, &program, name);
+        Ok(Moves { gather: kernel("gather")?, spread: kernel("spread")? })
     }
 }
 

@@ -3,7 +3,7 @@
 // Every call into the OpenCL API that hands over memory or enqueues work is unsafe in `opencl3`.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::c_void;
 use std::ptr;
 use std::rc::Rc;
@@ -19,6 +19,7 @@ use conform_cases::plan::Tensor;
 
 use super::error::failed;
 use super::forms::Forms;
+use super::gather::Moves;
 use super::program::{GROUP, Kernel, Kernels, Source};
 use super::transfer::Queued;
 use crate::backend::{DeviceError, LoadError};
@@ -42,7 +43,11 @@ pub(super) struct Runtime {
     /// Transfers that nobody has waited for yet.
     pub(super) queued: RefCell<Vec<Queued>>,
     pub(super) kernels: Kernels,
+    moves: OnceCell<Moves>,
+    forms: Forms,
     pub(super) limits: Limits,
+    /// Many small pieces are brought together on the device.
+    pub(super) gathers: bool,
 }
 
 /// Device memory with its name in messages.
@@ -83,7 +88,18 @@ impl Runtime {
         let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
         let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
         let kernels = Kernels::compile(&context, sources, forms)?;
-        Ok(Runtime { context, queue, queued: RefCell::default(), kernels, limits })
+        let gathers = !limits.shares_memory;
+        let (queued, moves) = (RefCell::default(), OnceCell::new());
+        Ok(Runtime { context, queue, queued, kernels, moves, forms, limits, gathers })
+    }
+
+    /// The kernels that move pieces.
+    pub(super) fn moves(&self) -> Result<&Moves, DeviceError> {
+        if let Some(moves) = self.moves.get() {
+            return Ok(moves);
+        }
+        let compiled = Moves::compile(&self.context, self.forms)?;
+        Ok(self.moves.get_or_init(|| compiled))
     }
 
     /// Enqueues `groups` work-groups of a kernel.

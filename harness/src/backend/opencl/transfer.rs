@@ -21,6 +21,7 @@ use super::error::failed;
 use super::memory::Memory;
 use super::runtime::{Buffer, Runtime};
 use crate::backend::DeviceError;
+use crate::backend::gather::is_worth_it;
 use crate::backend::moves::{pieces, transfers};
 
 /// A transfer that was queued.
@@ -36,9 +37,17 @@ const MOST_QUEUED: usize = 1 << 14;
 impl Runtime {
     /// Writes pieces of host memory. The parts were checked against the tensors and `from`.
     pub(super) fn upload(&self, memory: &mut [Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
+        if self.gathers && is_worth_it(parts) {
+            return self.upload_together(memory, from, parts);
+        }
         if self.is_better_mapped(parts) {
             return self.upload_mapped(memory, from, parts);
         }
+        self.upload_each(memory, from, parts)
+    }
+
+    /// Queues a transfer each.
+    pub(super) fn upload_each(&self, memory: &mut [Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
         let queued = transfers(parts).try_for_each(|t| {
             let Buffer { name, raw, .. } = &mut memory[t.tensor].raw;
             let call = if t.count == 1 { "clEnqueueWriteBuffer" } else { "clEnqueueWriteBufferRect" };
@@ -71,9 +80,17 @@ impl Runtime {
 
     /// Reads pieces into host memory, in the same way.
     pub(super) fn fetch(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
+        if self.gathers && is_worth_it(parts) {
+            return self.fetch_together(memory, to, parts);
+        }
         if self.is_better_mapped(parts) {
             return self.fetch_mapped(memory, to, parts);
         }
+        self.fetch_each(memory, to, parts)
+    }
+
+    /// Queues a transfer each.
+    pub(super) fn fetch_each(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
         let queued = transfers(parts).try_for_each(|t| {
             let Buffer { name, raw, .. } = &memory[t.tensor].raw;
             let call = if t.count == 1 { "clEnqueueReadBuffer" } else { "clEnqueueReadBufferRect" };
