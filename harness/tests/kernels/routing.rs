@@ -10,6 +10,9 @@ const FRESH: &str = "moe_layer/w=mxfp4,x=f32,e=8,u=2,h=64,f=96,n=33,cache=0/rout
 const CALL: &str = "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=64/route=shuffle,data=normal/v1-7";
 const OTHER: &str = "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=64/route=shuffle,data=normal/v1-8";
 
+/// A way for other ids to come into their tensor: they are given, and where they go.
+type Change = fn(&mut dyn Device, &[u8], Part);
+
 /// Loads a plan and writes its inputs.
 fn load(device: &mut dyn Device, plan: &Plan, case: &Case) {
     device.load(plan).unwrap();
@@ -81,7 +84,7 @@ fn changed_ids(device: &mut dyn Device) {
     };
     let (right, changed) = (expected(device, &filled(&case, IDS, bytes)), expected(device, &others));
     assert_ne!(right, changed);
-    let ways: [(&str, fn(&mut dyn Device, &[u8], Part)); 3] = [
+    let ways: [(&str, Change); 3] = [
         ("written", |device, ids, part| device.write(part.tensor, 0, ids).unwrap()),
         ("uploaded", |device, ids, part| device.upload(ids, &[part]).unwrap()),
         ("copied", |device, _, part| device.copy(4, &[part]).unwrap()),
