@@ -9,8 +9,8 @@ conform=${CARGO_TARGET_DIR:-target}/release/conform
 devices=(--device cpu --device 'opencl-pocl-*')
 
 if [ $# = 0 ]; then
-    # Routing, conversion, products and sorts; barriers, edges, views, special values, and a bound that zeros must not pass.
-    sample=(m1- m3- m5- m7- m8- m9- m10-ties a4- a29- b15- b25- zeros-f32 'state-*' 'identity-*')
+    # Routing and its reuse, conversion, products and sorts; barriers, edges, views, special values, and a bound that zeros must not pass.
+    sample=(m1- m2- m3- m5- m7- m8- m9- m10-ties a4- a29- b15- b25- zeros-f32 'state-*' 'identity-*')
     exec python3 ci/bounded.py --seconds 60 --mib 1536 -- "$conform" mutants "${devices[@]}" "${sample[@]}"
 fi
 

@@ -18,7 +18,7 @@ use crate::plan::{Layout, Plan, Tensor};
 use crate::state::case_type;
 use crate::state::memory::Memory;
 use crate::state::stages::Stages;
-use crate::{argsort, mul_mat_id, top_k};
+use crate::{argsort, moe_layer, mul_mat_id, top_k};
 
 /// Every op.
 pub const OPS: &[Op] = &[
@@ -30,6 +30,7 @@ pub const OPS: &[Op] = &[
     case_type::HYBRID,
     case_type::CHECKPOINT,
     LLAMA,
+    moe_layer::OP,
 ];
 
 /// One case.
@@ -81,6 +82,13 @@ impl Case {
         Case { seed: u64::from(draw.bits32()), body }
     }
 
+    /// The same for programs of several steps, layers and sequences of calls; they have a sequence of their own.
+    pub fn draw_steps(seed: u64, index: u64) -> Self {
+        let mut draw = Self::drawer(seed, index, 3);
+        let body = if draw.one_in(2) { mul_mat_id::draw_sequence(&mut draw) } else { (moe_layer::OP.draw)(&mut draw) };
+        Case { seed: u64::from(draw.bits32()), body }
+    }
+
     fn drawer(seed: u64, index: u64, sequence: u8) -> Draw {
         let mut key = [0u8; 32];
         key[..8].copy_from_slice(&seed.to_le_bytes());
@@ -101,8 +109,8 @@ impl Case {
 
     /// What the case unfolds to.
     pub fn plan(&self) -> Plan {
-        let Program { tensors, buffers, steps } = self.body.program(self.seed);
-        Plan { case: self.id(), tensors, buffers, steps }
+        let Program { tensors, buffers, steps, fresh_routing } = self.body.program(self.seed);
+        Plan { case: self.id(), tensors, buffers, steps, fresh_routing }
     }
 
     /// Fills one input tensor's allocation, rows in parallel.

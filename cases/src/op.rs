@@ -76,6 +76,8 @@ pub struct Program {
     pub buffers: Vec<Buffer>,
     /// Operations in execution order.
     pub steps: Vec<Step>,
+    /// As [`Plan::fresh_routing`](crate::plan::Plan::fresh_routing).
+    pub fresh_routing: bool,
 }
 
 /// Reads the params and recipe sections of an id; the error is one line.

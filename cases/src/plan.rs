@@ -11,7 +11,7 @@ use crate::formats::ElemType;
 use crate::llama::calls::Call;
 
 /// Tensors, host memory and steps of one case.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Plan {
     /// The case id, for logs.
@@ -23,6 +23,10 @@ pub struct Plan {
     pub buffers: Vec<Buffer>,
     /// Operations in execution order.
     pub steps: Vec<Step>,
+    /// Whatever a device keeps of sorted slots it makes anew for each step that needs it. Without this it may use it again
+    /// where ids and experts are the same; a device that keeps nothing has nothing to do.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    pub fresh_routing: bool,
 }
 
 /// What a tensor is for.
@@ -35,6 +39,12 @@ pub enum Role {
     Input,
     /// Written by a step.
     Output,
+    /// A view of another tensor's allocation: it has no memory of its own. What a step reads through it is what that
+    /// tensor holds, an output of an earlier step say.
+    View {
+        /// The tensor that has the memory: no view itself, of the same type and allocation.
+        of: usize,
+    },
 }
 
 /// A tensor: a box cut out of a contiguous allocation, its parent.
@@ -233,10 +243,40 @@ impl Step {
     }
 }
 
+impl Plan {
+    /// The tensor that has a tensor's memory: itself, unless it is a view of another.
+    pub fn allocation(&self, tensor: usize) -> usize {
+        match self.tensors.get(tensor).map(|t| t.role) {
+            Some(Role::View { of }) => of,
+            _ => tensor,
+        }
+    }
+
+    /// More than one step that computes something.
+    pub fn has_several_operations(&self) -> bool {
+        self.steps.iter().filter(|step| !step.moves_bytes()).count() > 1
+    }
+
+    /// Operations that a device is given in one go: more than one can be run one by one as well.
+    pub fn has_several_operations_in_a_row(&self) -> bool {
+        self.steps.windows(2).any(|pair| pair.iter().all(|step| !step.moves_bytes()))
+    }
+}
+
 impl Tensor {
     /// A tensor that is its whole allocation.
     pub fn whole(name: &str, ty: ElemType, shape: [usize; 4], role: Role) -> Self {
         Tensor { name: name.to_owned(), ty, parent: shape, start: [0; 4], shape, role }
+    }
+
+    /// True if its bytes are given with the inputs.
+    pub fn is_input(&self) -> bool {
+        matches!(self.role, Role::Weights | Role::Input)
+    }
+
+    /// True if steps write it.
+    pub fn is_output(&self) -> bool {
+        self.role == Role::Output
     }
 
     /// The same tensor with a margin in each dimension `d` where `margins[d]` is set: one unit before it and one after.
@@ -357,13 +397,12 @@ impl Layout {
             })
         };
         let place = |wanted: bool, end: &mut usize, t: &Tensor| place_bytes(wanted, end, t.parent_bytes());
-        let is_output = |t: &Tensor| t.role == Role::Output;
-        let source = plan.tensors.iter().map(|t| place(!is_output(t), &mut input_bytes, t)).collect();
+        let source = plan.tensors.iter().map(|t| place(t.is_input(), &mut input_bytes, t)).collect();
         let results = (0..runs)
-            .map(|_| plan.tensors.iter().map(|t| place(is_output(t), &mut result_bytes, t)).collect())
+            .map(|_| plan.tensors.iter().map(|t| place(t.is_output(), &mut result_bytes, t)).collect())
             .collect();
-        let readback = plan.tensors.iter().map(|t| place(!is_output(t), &mut result_bytes, t)).collect();
-        let is_decoded = |t: &Tensor| !is_output(t) && t.ty.is_decoded_by_build();
+        let readback = plan.tensors.iter().map(|t| place(t.is_input(), &mut result_bytes, t)).collect();
+        let is_decoded = |t: &Tensor| t.is_input() && t.ty.is_decoded_by_build();
         let numbers = |t| place_bytes(is_decoded(t), &mut result_bytes, 4 * t.elements());
         let decoded = plan.tensors.iter().map(numbers).collect();
         let buffers = || plan.buffers.iter();
@@ -411,8 +450,8 @@ mod tests {
         let plan = Plan {
             case: String::new(),
             tensors: vec![view(), Tensor::whole("o", ElemType::F32, [5, 1, 1, 1], Role::Output)],
-            buffers: vec![],
             steps: vec![],
+            ..Plan::default()
         };
         let l = Layout::new(&plan, 2);
         assert_eq!((l.source[0], l.source[1], l.input_bytes), (Some(0), None, 768));
@@ -424,7 +463,7 @@ mod tests {
     fn numbers_of_a_view_have_a_place() {
         let mut w = view();
         (w.ty, w.parent, w.start, w.shape) = (ElemType::Iq4Nl, [128, 5, 2, 1], [32, 1, 0, 0], [64, 3, 2, 1]);
-        let plan = Plan { case: String::new(), tensors: vec![w], buffers: vec![], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors: vec![w], steps: vec![], ..Plan::default() };
         let l = Layout::new(&plan, 1);
         assert_eq!((l.decoded[0], l.result_bytes), (Some(768), 768 + 1536));
     }

@@ -10,7 +10,7 @@ use conform_cases::judge::Capabilities;
 use conform_cases::judge::values::Class;
 use conform_cases::model::{Kernels, probe};
 use conform_cases::mul_mat_id::Data;
-use conform_cases::plan::{Layout, Role};
+use conform_cases::plan::Layout;
 use conform_cases::profile::Profile;
 use conform_cases::state::case_type;
 use conform_cases::state::lower::lower;
@@ -67,7 +67,18 @@ impl Filled {
 fn input_bytes() {
     let small = |c: &Case| c.body().cost().input_elements < 40_000 && !is_decoded_by_build(c);
     let is_state = |c: &Case| case_type::is_state(c.body().op());
-    snapshot("input_bytes", &hashes(smoke().filter(|c| !is_state(c)).filter(small).take(400)));
+    snapshot("input_bytes", &hashes(smoke().filter(|c| !is_state(c) && !has_steps(c)).filter(small).take(400)));
+}
+
+/// The same for layers and sequences of calls.
+#[test]
+fn step_bytes() {
+    let small = |c: &Case| c.body().cost().input_elements < 40_000;
+    snapshot("step_bytes", &hashes(smoke().filter(has_steps).filter(small).take(40)));
+}
+
+fn has_steps(case: &Case) -> bool {
+    case.plan().has_several_operations()
 }
 
 /// The same for models that are loaded by a libllama, and what is done with them.
@@ -117,7 +128,7 @@ fn hashes(cases: impl Iterator<Item = Case>) -> String {
     for case in cases {
         let f = Filled::new(case);
         writeln!(text, "{}", f.case).unwrap();
-        for (i, t) in f.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+        for (i, t) in f.plan.tensors.iter().enumerate().filter(|(_, t)| t.is_input()) {
             writeln!(text, "  {:016x} {}", hash(f.inputs().tensor(i).1), t.name).unwrap();
         }
         for (i, b) in f.plan.buffers.iter().enumerate().filter(|(_, b)| b.is_given) {

@@ -110,6 +110,9 @@ pub struct CaseResult {
     /// The memory of the device after the case, where its driver tells.
     #[serde(skip_serializing_if = "Option::is_none", default)]
     pub memory: Option<DeviceMemory>,
+    /// How often the device sorted slots by expert, in all runs together, where it counts.
+    #[serde(skip_serializing_if = "Option::is_none", default)]
+    pub sorts: Option<u64>,
     /// Deaths on the way to this verdict that a fresh worker did not repeat.
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     pub incidents: Vec<IncidentLine>,
@@ -176,6 +179,7 @@ impl CaseResult {
             metrics: None,
             told: None,
             memory: None,
+            sorts: None,
             incidents: Vec::new(),
             log: None,
             times: Times::default(),

@@ -80,7 +80,7 @@ fn measure(device: &mut dyn Device) {
     let tensors = (0..LAYERS).map(|_| Tensor::whole("k", ElemType::F16, [BYTES / 2, 1, 1, 1], Role::Output)).collect();
     // A step says what kind of plan it is.
     let steps = vec![Step::Fill { tensor: 0, byte: 1 }];
-    device.load(&Plan { case: String::new(), tensors, buffers: vec![], steps }).unwrap();
+    device.load(&Plan { case: String::new(), tensors, steps, ..Plan::default() }).unwrap();
     let mut blob = vec![1u8; LAYERS * BYTES];
     for (i, bytes) in blob.chunks(BYTES).enumerate() {
         device.write(i, 0, bytes).unwrap();

@@ -141,8 +141,8 @@ struct ArgsortOracle {
 }
 
 impl Oracle for ArgsortOracle {
-    fn repeated(&self) -> Option<usize> {
-        Some(OUT)
+    fn repeated(&self) -> Vec<usize> {
+        vec![OUT]
     }
 
     fn judge(&self, _: &Inputs<'_>, _: &Capabilities, run: &RunBytes<'_>) -> Findings {

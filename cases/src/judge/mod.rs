@@ -8,14 +8,16 @@ pub mod best;
 pub mod pattern;
 pub mod permutation;
 mod rows;
+mod runs;
 pub mod values;
 
 use serde::{Deserialize, Serialize};
 
-use crate::formats::{read_f32, read_i32};
+use crate::formats::read_f32;
 use crate::inputs::{Decoded, Inputs};
 use crate::model::{Kernels, Model};
-use crate::plan::{Layout, Plan, Role};
+use crate::plan::{Layout, Plan};
+use runs::{difference, inputs_check, same_bits};
 use values::Expected;
 
 /// What a device can be asked: a check that needs something absent here is reported as not possible.
@@ -49,7 +51,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 30] = [
+pub const CHECKS: [&str; 31] = [
     "support",
     "decoded",
     "written",
@@ -66,6 +68,7 @@ pub const CHECKS: [&str; 30] = [
     "best",
     "inputs",
     "repeat",
+    "stepwise",
     "size",
     "refusal",
     "mismatch",
@@ -86,10 +89,31 @@ pub const CHECKS: [&str; 30] = [
 /// that no arithmetic produces, as i32 they are no index.
 pub const POISONS: [u32; 2] = [0xffc0_dea5, 0x7fd1_5ea5];
 
+/// How often a case is run with all operations in one go, unless more is asked for.
+pub const REPEATS: usize = 2;
+
+/// What each run of a plan begins with: `repeats` of them, and one more where operations can also be run one by one.
+pub fn poisons(plan: &Plan, repeats: usize) -> Vec<u32> {
+    let runs = repeats + usize::from(plan.has_several_operations_in_a_row());
+    (0..runs).map(poison_of).collect()
+}
+
+/// What outputs are filled with before the `run`-th run.
+fn poison_of(run: usize) -> u32 {
+    POISONS[run % POISONS.len()]
+}
+
+/// The run, of so many, in which operations are run one by one: the last, where that can differ from all in one go. A
+/// backend sees the whole graph in the others, and may fuse what it likes.
+pub fn one_by_one(plan: &Plan, runs: usize) -> Option<usize> {
+    let last = runs.checked_sub(1).filter(|last| *last > 0)?;
+    plan.has_several_operations_in_a_row().then_some(last)
+}
+
 /// The right values of one case.
 pub trait Oracle: Send + Sync {
-    /// The output tensor that must hold the same bits after each run. Without one every run is judged.
-    fn repeated(&self) -> Option<usize>;
+    /// The output tensors that must hold the same bits after each run. Without one every run is judged.
+    fn repeated(&self) -> Vec<usize>;
 
     /// Computes what judging a device needs, as far as it is not known yet: it can be done while the device computes.
     fn prepare(&self, _inputs: &Inputs<'_>, _device: &Capabilities) {}
@@ -97,7 +121,8 @@ pub trait Oracle: Send + Sync {
     /// Judges what one run left behind.
     fn judge(&self, inputs: &Inputs<'_>, device: &Capabilities, run: &RunBytes<'_>) -> Findings;
 
-    /// Value, bound and class of every element of the repeated output, for dumps; nothing where no values are judged.
+    /// Value, bound and class of every element of the only output, for dumps; nothing where they are not known before a
+    /// device has run, or no values are judged.
     fn expected(&self, inputs: &Inputs<'_>, device: &Capabilities) -> Vec<Expected>;
 }
 
@@ -106,6 +131,8 @@ pub trait Oracle: Send + Sync {
 pub struct RunBytes<'a> {
     execution: &'a Execution<'a>,
     run: usize,
+    /// The tensors of one step, by their positions in the plan: a step is judged as a case of its own.
+    places: Option<&'a [usize]>,
     /// What outputs, and host memory that steps write, were filled with before the run.
     pub poison: u32,
 }
@@ -113,11 +140,18 @@ pub struct RunBytes<'a> {
 impl<'a> RunBytes<'a> {
     /// The `run`-th run of an execution.
     pub fn new(execution: &'a Execution<'a>, run: usize) -> Self {
-        RunBytes { execution, run, poison: POISONS[run] }
+        RunBytes { execution, run, places: None, poison: poison_of(run) }
+    }
+
+    /// The same where tensors are counted as one step does.
+    #[must_use]
+    pub fn of_step(self, places: &'a [usize]) -> Self {
+        RunBytes { places: Some(places), ..self }
     }
 
     /// An output's allocation.
     pub fn tensor(&self, output: usize) -> &'a [u8] {
+        let output = self.places.map_or(output, |places| places[output]);
         let e = self.execution;
         let at = e.layout.results[self.run][output];
         at.map_or(&[], |at| &e.results[at..at + e.plan.tensors[output].parent_bytes()])
@@ -316,7 +350,7 @@ pub struct Execution<'a> {
 /// Looks at what a build decoded, which every generated block makes finite: `None` where no build was asked.
 pub fn decoded_check(plan: &Plan, decoded: &Decoded) -> Option<Check> {
     const NAME: &str = "decoded";
-    let tensors = plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output && t.ty.is_decoded_by_build());
+    let tensors = plan.tensors.iter().enumerate().filter(|(_, t)| t.is_input() && t.ty.is_decoded_by_build());
     let mut check = None;
     for (i, t) in tensors {
         let values = decoded.tensor(i);
@@ -360,17 +394,25 @@ pub fn judge(
     let inputs = Inputs::new(execution.plan, execution.layout, execution.inputs).with_decoded(execution.decoded);
     let judge_run = |run| oracle.judge(&inputs, device, &RunBytes::new(execution, run));
     let mut findings = judge_run(0);
-    let mut repeat = match oracle.repeated() {
-        Some(output) => repeat_check(device, &outputs(execution, output)),
-        None => Check::passed("repeat"),
+    let (repeated, runs) = (oracle.repeated(), execution.layout.results.len());
+    let stepwise = one_by_one(execution.plan, runs);
+    let repeats = (1..runs).filter(|run| Some(*run) != stepwise);
+    let mut repeat = match repeats.clone().next() {
+        _ if repeated.is_empty() => Check::passed("repeat"),
+        None => Check::not_possible("repeat", "the case was run once"),
+        Some(_) => same_bits("repeat", device, execution, &repeated, repeats),
     };
-    let may_differ = repeat.failure().is_some() || oracle.repeated().is_none();
-    if may_differ && execution.layout.results.len() > 1 && findings.has_no_failure() {
-        // A wrong value in the second run must not hide behind a right one in the first.
-        let second = judge_run(1);
-        if !second.has_no_failure() {
-            findings = second;
-            if oracle.repeated().is_none() {
+    let steps = stepwise.map(|run| same_bits("stepwise", device, execution, &repeated, run..run + 1));
+    // A wrong value in a later run must not hide behind a right one in the first.
+    let others = (1..runs).filter(|run| repeated.is_empty() || difference(execution, &repeated, *run).is_some());
+    for run in others {
+        if !findings.has_no_failure() {
+            break;
+        }
+        let other = judge_run(run);
+        if !other.has_no_failure() {
+            findings = other;
+            if repeated.is_empty() {
                 repeat = Check::failed("repeat", Failure::new("the first run was right and the second was not"));
             }
         }
@@ -378,72 +420,14 @@ pub fn judge(
     let mut checks: Vec<Check> = decoded.into_iter().collect();
     checks.extend(findings.checks);
     checks.push(inputs_check(device, execution));
-    checks.push(match repeat.status {
+    checks.extend([Some(repeat), steps].into_iter().flatten().map(|check| match check.status {
         Status::Failed(f) if !device.deterministic => Check::not_possible(
-            "repeat",
+            &check.name,
             format!("the device does not promise equal bits, and they differ: {}", f.what),
         ),
-        status => Check { name: repeat.name, status },
-    });
+        status => Check { name: check.name, status },
+    }));
     let inconclusive = findings.metrics.as_ref().and_then(Metrics::says_nothing);
     let inconclusive = inconclusive.filter(|_| checks.iter().all(|c| c.failure().is_none()));
     Judgement { checks, metrics: findings.metrics, inconclusive }
-}
-
-/// The allocation of an output after each run.
-fn outputs<'a>(e: &Execution<'a>, output: usize) -> Vec<&'a [u8]> {
-    let len = e.plan.tensors[output].parent_bytes();
-    e.layout.results.iter().filter_map(|run| run[output].map(|at| &e.results[at..at + len])).collect()
-}
-
-/// Both runs must leave the same bits, elements that neither wrote apart.
-fn repeat_check(device: &Capabilities, runs: &[&[u8]]) -> Check {
-    let [first, second] = runs else {
-        return Check::not_possible("repeat", "the case was run once");
-    };
-    let words = |bytes| read_i32(bytes).map(|word| word as u32);
-    let differs =
-        |(i, (a, b)): (usize, (u32, u32))| (a != b && (a, b) != (POISONS[0], POISONS[1])).then_some((i, a, b));
-    let different: Vec<_> = words(first).zip(words(second)).enumerate().filter_map(differs).collect();
-    let Some((at, a, b)) = different.first() else { return Check::passed("repeat") };
-    let scratch = if device.scratch_poison { ", scratch memory refilled between them" } else { "" };
-    let what = format!(
-        "{} of {} elements differ between two runs on the same inputs{scratch}",
-        different.len(),
-        words(first).len()
-    );
-    Check::failed(
-        "repeat",
-        Failure { worst: Some(format!("element {at}: {a:#010x}, then {b:#010x}")), ..Failure::new(what) },
-    )
-}
-
-/// Inputs, margins included, must read back as they were written.
-fn inputs_check(device: &Capabilities, e: &Execution<'_>) -> Check {
-    const NAME: &str = "inputs";
-    if !device.readable_inputs {
-        return Check::not_possible(NAME, "the device's inputs can't be read back");
-    }
-    for (i, t) in e.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
-        let (Some(source), Some(back)) = (e.layout.source[i], e.layout.readback[i]) else { continue };
-        let (before, after) = (&e.inputs[source..source + t.parent_bytes()], &e.results[back..back + t.parent_bytes()]);
-        if before == after {
-            continue;
-        }
-        let bad: Vec<usize> = (0..before.len()).filter(|b| before[*b] != after[*b]).collect();
-        let (at, row) = (bad[0], bad[0] / t.parent_row_bytes());
-        let place = match t.view_row(row) {
-            Some(c) => format!("row {c:?} of the view"),
-            None => "outside the view".to_owned(),
-        };
-        return Check::failed(
-            NAME,
-            Failure {
-                what: format!("{}: {} of {} bytes changed", t.name, bad.len(), before.len()),
-                worst: Some(format!("byte {at} ({place}): expected {:#04x}, got {:#04x}", before[at], after[at])),
-                pattern: None,
-            },
-        );
-    }
-    Check::passed(NAME)
 }

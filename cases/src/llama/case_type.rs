@@ -79,7 +79,7 @@ impl CaseType for LlamaCase {
         let log = Buffer { name: "log".to_owned(), bytes: LOG_BYTES, is_given: false };
         let calls = Script::new(self.arch, self.scenario, seed).calls;
         let steps = vec![Step::Llama { model: MODEL, log: LOG, calls }];
-        Program { tensors: Vec::new(), buffers: vec![model, log], steps }
+        Program { tensors: Vec::new(), buffers: vec![model, log], steps, ..Program::default() }
     }
 
     fn fill_row(&self, _: u64, _: usize, _: [usize; 3], _: &mut [u8]) {}

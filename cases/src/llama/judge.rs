@@ -101,8 +101,8 @@ impl LlamaOracle {
 }
 
 impl Oracle for LlamaOracle {
-    fn repeated(&self) -> Option<usize> {
-        None
+    fn repeated(&self) -> Vec<usize> {
+        Vec::new()
     }
 
     fn judge(&self, _: &Inputs<'_>, device: &Capabilities, run: &RunBytes<'_>) -> Findings {

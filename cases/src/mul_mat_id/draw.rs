@@ -1,9 +1,12 @@
 //! Which matmuls are drawn, and which are in every profile.
 
-use super::{Data, MulMatId, Route};
+use std::sync::Arc;
+
+use super::{Calls, Data, MulMatId, Route, Seq};
 use crate::draw::Draw;
 use crate::formats::ElemType;
 use crate::id::Margins;
+use crate::op::CaseType;
 
 /// Experts of published models, and small numbers.
 const EXPERTS: &[usize] = &[1, 2, 3, 4, 8, 16, 32, 60, 64, 128, 144, 160, 256, 288, 512];
@@ -49,6 +52,7 @@ pub(super) fn draw_of(d: &mut Draw, weights: &[ElemType], data: &[Data]) -> MulM
         iv: Margins::default(),
         route: Route::Shuffle,
         data: Data::Normal,
+        is_x_result: false,
     };
     shrink_to_budget(d, &mut case);
     let used = case.used;
@@ -64,6 +68,32 @@ pub(super) fn draw_of(d: &mut Draw, weights: &[ElemType], data: &[Data]) -> MulM
     case.route = draw_route(d, &case);
     case.data = d.pick(data);
     case
+}
+
+/// No drawn sequence costs more: it has more calls than others, and each of them is judged for each device by itself.
+const MOST_OPERATIONS: u64 = 8_000_000;
+const MOST_INPUT: u64 = 2_000_000;
+
+/// Draws a sequence of calls: a third of the budget for each call, since there are three or four.
+pub(super) fn draw_sequence(d: &mut Draw) -> Arc<dyn CaseType> {
+    (d.operations, d.input_elements) = (d.operations / 3, d.input_elements / 3);
+    loop {
+        // Most have the type whose slots are sorted and whose weights are converted.
+        let weights = if d.one_in(3) { &ElemType::WEIGHTS[..] } else { &[ElemType::Mxfp4] };
+        let mut case = draw_of(d, weights, Data::DRAWN);
+        let seq = d.pick(Seq::ALL.split_at(1).1);
+        if seq == Seq::Back {
+            case.n = case.n.max(2);
+        }
+        if seq == Seq::Chain {
+            case.m = case.m.next_multiple_of(case.w.block_len());
+        }
+        let Ok(calls) = Calls::new(case, seq) else { continue };
+        let cost = calls.cost();
+        if cost.operations <= MOST_OPERATIONS && cost.input_elements <= MOST_INPUT {
+            return Arc::new(calls);
+        }
+    }
 }
 
 /// Halves the largest dimension that still can be halved until the case is affordable.
@@ -194,6 +224,39 @@ pub(super) const NAMED: &[(&str, &str)] = &[
     (
         "mul_mat_id/w=mxfp4,x=f32,e=4,u=4,m=360,n=1,k=2880/route=shuffle,data=heavy",
         "the same for one token, heavy tails",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=96/route=skew,data=normal,seq=back",
+        "one token, many, and one again: two paths to the same weights",
+    ),
+    (
+        "mul_mat_id/w=q8_0,x=f32,e=8,u=2,m=64,n=512,k=64/route=shuffle,data=normal,seq=back",
+        "the same where a device may convert weights in place",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=64/route=shuffle,data=normal,seq=ids",
+        "other ids of the same shape, and other ids in the same tensor",
+    ),
+    ("mul_mat_id/w=q4_0,x=f32,e=8,u=2,m=64,n=33,k=64,t=8/route=shuffle,data=normal,seq=ids", "the same through a view"),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=32,u=4,m=64,n=40,k=64/route=shuffle,data=normal,seq=grow",
+        "more experts and more tokens than last time, then few again",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=16,u=2,m=64,n=33,k=64/route=empty,data=normal,seq=grow",
+        "experts without a slot that had some in the last call",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=65,n=33,k=64,b=2/route=shuffle,data=normal,seq=layers",
+        "two layers in turn, each with its own routing",
+    ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=8,u=2,m=64,n=33,k=96/route=shuffle,data=normal,seq=chain",
+        "a result that is the next call's activations",
+    ),
+    (
+        "mul_mat_id/w=f16,x=f32,e=8,u=4,m=33,n=9,k=65/route=repeat,data=normal,seq=chain",
+        "the same with an expert twice in a token",
     ),
     // Types that only a build decodes: our own devices support none of them.
     (

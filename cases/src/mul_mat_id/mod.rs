@@ -16,11 +16,15 @@ mod products;
 mod quantise;
 mod routing;
 mod rows;
+mod sequence;
 mod sums;
 mod tiles;
 mod whole;
 
 use std::sync::Arc;
+
+use sequence::Calls;
+pub use sequence::Seq;
 
 use crate::cost::Cost;
 use crate::draw::Draw;
@@ -36,7 +40,7 @@ use crate::plan::{Role, Step, Tensor};
 pub const OP: Op = Op {
     name: "mul_mat_id",
     groups: &["f32", "f16", "bf16", "q4_0", "q4_1", "q5_0", "q5_1", "q8_0", "q4_K", "q6_K", "mxfp4"],
-    parse: |params, recipe| Ok(Arc::new(MulMatId::parse(params, recipe)?)),
+    parse,
     draw: |d| Arc::new(draw::draw(d)),
     named: draw::NAMED,
 };
@@ -44,6 +48,20 @@ pub const OP: Op = Op {
 /// Draws a case whose weights only a build decodes.
 pub(crate) fn draw_by_build(d: &mut Draw) -> Arc<dyn CaseType> {
     Arc::new(draw::draw_of(d, &ElemType::DECODED_BY_BUILD, &by_build::RECIPES))
+}
+
+/// Reads a single call or a sequence of them.
+fn parse(params: &str, recipe: &str) -> Result<Arc<dyn CaseType>, String> {
+    let (case, seq) = MulMatId::read(params, recipe)?;
+    match seq {
+        Seq::None => Ok(Arc::new(case)),
+        seq => Ok(Arc::new(Calls::new(case, seq)?)),
+    }
+}
+
+/// Draws a sequence of calls.
+pub(crate) fn draw_sequence(d: &mut Draw) -> Arc<dyn CaseType> {
+    draw::draw_sequence(d)
 }
 
 words! {
@@ -192,6 +210,9 @@ pub struct MulMatId {
     pub route: Route,
     /// Data recipe.
     pub data: Data,
+    /// The activations are an earlier result of the device, and only the weights are drawn. No id says so: it is a step of
+    /// a program.
+    pub(crate) is_x_result: bool,
 }
 
 /// Positions of the tensors in the plan.
@@ -204,7 +225,7 @@ impl MulMatId {
     /// The most experts an id may name.
     pub const MAX_EXPERTS: usize = 1024;
 
-    fn parse(params: &str, recipe: &str) -> Result<Self, String> {
+    fn read(params: &str, recipe: &str) -> Result<(Self, Seq), String> {
         let mut p = Reader::new("params", params)?;
         let w: ElemType = p.take("w")?;
         let x: ElemType = p.take("x")?;
@@ -219,17 +240,18 @@ impl MulMatId {
         p.finish()?;
         let mut r = Reader::new("recipe", recipe)?;
         let (route, data) = (r.take("route")?, r.take("data")?);
+        let seq = Calls::read(&mut r)?;
         r.finish()?;
         if x != ElemType::F32 {
             return Err(format!("params: x={x}: activations are f32"));
         }
-        let case = MulMatId { w, experts, used, m, n, k, b, table, wv, xv, iv, route, data };
+        let case = MulMatId { w, experts, used, m, n, k, b, table, wv, xv, iv, route, data, is_x_result: false };
         case.validate()?;
-        Ok(case)
+        Ok((case, seq))
     }
 
     /// Refuses impossible combinations, naming the keys.
-    fn validate(&self) -> Result<(), String> {
+    pub(crate) fn validate(&self) -> Result<(), String> {
         let Self { w, experts, used, m, n, k, b, table, .. } = *self;
         let fail = |why: String| Err(format!("params: {why}"));
         if !ElemType::WEIGHTS.contains(&w) && !w.is_decoded_by_build() {
@@ -298,6 +320,14 @@ impl MulMatId {
             flushes: device.flushes_subnormals,
             flushes_f16: device.flushes_f16,
         })
+    }
+
+    /// True where the signs of the products are independent of their magnitudes and of each other.
+    fn has_random_signs(&self) -> bool {
+        // Weights alone must see to it where activations are results: their signs are independent if each is drawn by
+        // itself, and not where a block has one scale and codes that are not symmetric.
+        let alone = !self.w.is_blocked() || self.w == ElemType::Mxfp4;
+        self.data.has_random_signs() && (!self.is_x_result || alone)
     }
 
     /// Slots of all tokens.

@@ -183,7 +183,7 @@ impl MulMatIdOracle {
     }
 
     fn rules(&self, model: &Model) -> Rules {
-        Rules::new(model, self.case.w, self.case.k, self.case.data.has_random_signs())
+        Rules::new(model, self.case.w, self.case.k, self.case.has_random_signs())
     }
 
     /// Judges every element, and the output as a whole.
@@ -207,6 +207,9 @@ impl MulMatIdOracle {
         if !self.case.data.has_random_signs() || self.case.data.has_special_values() {
             let why = "errors are independent only in random data of both signs";
             return whole::not_possible(why);
+        }
+        if self.case.is_x_result {
+            return whole::not_possible("activations that are results may have errors in common");
         }
         if self.case.k < whole::SHORTEST {
             return whole::not_possible("rows this short have the same few roundings");
@@ -270,8 +273,8 @@ fn expectation(rules: &Rules, terms: &Terms<'_>, plain: Option<f64>) -> Expected
 }
 
 impl Oracle for MulMatIdOracle {
-    fn repeated(&self) -> Option<usize> {
-        Some(OUT)
+    fn repeated(&self) -> Vec<usize> {
+        vec![OUT]
     }
 
     fn prepare(&self, inputs: &Inputs<'_>, device: &Capabilities) {
@@ -328,7 +331,7 @@ mod tests {
             ("w=q4_1,x=f32,e=3,u=2,m=5,n=9,k=96,b=2,wv=kme,xv=kbn", "route=shuffle,data=normal"),
             ("w=q6_K,x=f32,e=4,u=4,m=33,n=1,k=512", "route=shuffle,data=heavy"),
         ] {
-            let case = MulMatId::parse(params, recipe).unwrap();
+            let case = MulMatId::read(params, recipe).unwrap().0;
             let whole: Case = format!("mul_mat_id/{params}/{recipe}/v1-1").parse().unwrap();
             let plan = whole.plan();
             let layout = Layout::new(&plan, 1);

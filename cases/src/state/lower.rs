@@ -156,7 +156,12 @@ pub fn lower(shape: &Shape, script: &Script, ring: usize, seed: u64, stages: Sta
         }
     }
     let Lowering { cache, memory, device, host, saved, saves, given, faults, .. } = lowering;
-    let program = Program { tensors: tensors(&cache, script.rows), buffers: device.buffers, steps: device.steps };
+    let program = Program {
+        tensors: tensors(&cache, script.rows),
+        buffers: device.buffers,
+        steps: device.steps,
+        ..Program::default()
+    };
     Lowered { program, saves, faults, memory, host, saved, given }
 }
 

@@ -25,7 +25,7 @@ impl PlainMemory {
     pub fn of_plan(plan: &Plan, inputs: &Inputs<'_>, poison: u32) -> Self {
         let fill = |bytes: usize| (0..bytes).map(|i| poison.to_le_bytes()[i % 4]).collect::<Vec<u8>>();
         let tensors = plan.tensors.iter().enumerate().map(|(i, t)| match t.role {
-            Role::Output => fill(t.parent_bytes()),
+            Role::Output | Role::View { .. } => fill(t.parent_bytes()),
             _ => inputs.tensor(i).1.to_vec(),
         });
         let buffers = plan.buffers.iter().enumerate();

@@ -3,7 +3,7 @@
 use conform_cases::case::Case;
 use conform_cases::formats::{read_f32, read_i32};
 use conform_cases::inputs::{Decoded, Inputs};
-use conform_cases::judge::{Capabilities, Execution, Judgement, POISONS, decoded_check, judge};
+use conform_cases::judge::{Capabilities, Execution, Judgement, REPEATS, RunBytes, decoded_check, judge, poisons};
 use conform_cases::plan::{Layout, Order, Plan, Step};
 
 /// Weights that devices multiply with quantised activations, and columns enough for several blocks.
@@ -20,7 +20,7 @@ pub(crate) const QUANTISED: [(&str, usize); 8] = [
 
 pub(crate) const OWN: Capabilities = Capabilities::OWN;
 
-/// A case with the outputs of a plain implementation in both runs.
+/// A case with the outputs of a plain implementation in all runs.
 pub(crate) struct Bench {
     pub(crate) case: Case,
     pub(crate) plan: Plan,
@@ -44,7 +44,7 @@ impl Bench {
         implementation: impl Fn(&Plan, &Inputs<'_>) -> Vec<Option<u32>>,
     ) -> Self {
         let plan = case.plan();
-        let layout = Layout::new(&plan, 2);
+        let layout = Layout::new(&plan, poisons(&plan, REPEATS).len());
         let mut inputs = vec![0; layout.input_bytes];
         case.fill_all(&plan, &layout, &mut inputs);
         Self { case, plan, layout, inputs, results: Vec::new(), device }.recomputed(implementation)
@@ -66,13 +66,32 @@ impl Bench {
                 value.copy_from_slice(&((i * 7919 % 1009) as f32 / 504.0 - 1.0).to_le_bytes());
             }
         }
-        let out = plan.tensors.len() - 1;
         let decoded = Decoded::read(&plan, &layout, &results);
-        let words = implementation(&plan, &Inputs::new(&plan, &layout, &inputs).with_decoded(&decoded));
-        for (run, poison) in POISONS.iter().enumerate() {
-            let at = layout.results[run][out].unwrap();
-            for (i, w) in words.iter().enumerate() {
-                results[at + 4 * i..at + 4 * i + 4].copy_from_slice(&w.unwrap_or(*poison).to_le_bytes());
+        let all: Vec<usize> = (0..plan.tensors.len()).collect();
+        for (run, poison) in poisons(&plan, REPEATS).into_iter().enumerate() {
+            for step in &plan.steps {
+                let out = *step.tensors().last().unwrap();
+                let at = layout.results[run][out].unwrap();
+                // A step sees what those before it left behind.
+                let (file, results_so_far) = (&inputs[..], &results.clone()[..]);
+                let so_far = Execution {
+                    plan: &plan,
+                    layout: &layout,
+                    inputs: file,
+                    results: results_so_far,
+                    decoded: &decoded,
+                };
+                let given = Inputs::new(&plan, &layout, &inputs).with_decoded(&decoded);
+                let given = given.of_step(&all, Some(RunBytes::new(&so_far, run)));
+                if let Step::Copy { from, .. } = step {
+                    let bytes = given.tensor(*from).1.to_vec();
+                    results[at..at + bytes.len()].copy_from_slice(&bytes);
+                    continue;
+                }
+                let words = implementation(&Plan { steps: vec![step.clone()], ..plan.clone() }, &given);
+                for (i, w) in words.iter().enumerate() {
+                    results[at + 4 * i..at + 4 * i + 4].copy_from_slice(&w.unwrap_or(poison).to_le_bytes());
+                }
             }
         }
         Bench { case, plan, layout, inputs, results, device }
@@ -106,11 +125,16 @@ impl Bench {
         self.judge().failures().map(|c| c.name.clone()).collect()
     }
 
-    /// Changes the words of the output alike in both runs.
+    /// Changes the words of the last output alike in all runs.
     pub(crate) fn edit(&mut self, change: impl Fn(&mut [u32])) {
         let out = self.plan.tensors.len() - 1;
+        self.edit_tensor(out, change);
+    }
+
+    /// The same of any output.
+    pub(crate) fn edit_tensor(&mut self, out: usize, change: impl Fn(&mut [u32])) {
         let len = self.plan.tensors[out].parent_bytes();
-        for run in 0..2 {
+        for run in 0..self.layout.results.len() {
             let at = self.layout.results[run][out].unwrap();
             let bytes = &mut self.results[at..at + len];
             let mut words: Vec<u32> = bytes.as_chunks::<4>().0.iter().map(|b| u32::from_le_bytes(*b)).collect();

@@ -8,6 +8,7 @@ mod bench;
 mod by_build;
 mod ggml_cuda;
 mod staged;
+mod steps;
 mod top_k;
 mod whole;
 

@@ -10,6 +10,7 @@ pub mod ggml;
 mod gpu;
 mod moves;
 pub mod opencl;
+pub mod routing;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
@@ -22,6 +23,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::identity::Claims;
 use crate::mutants::Edits;
+use routing::Reuse;
 
 /// A family of devices reached through one API.
 pub trait Driver: Sync {
@@ -37,6 +39,11 @@ pub trait Driver: Sync {
     /// Opens it with a fault in its kernels. Only kernels of our own have faults that can be put into them.
     fn open_mutant(&self, key: &str, _edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
         Err(DeviceError(format!("open {key}: its kernels are not ours to edit")))
+    }
+
+    /// Opens it with another rule of when sorted slots are used again. Only devices of our own have one.
+    fn open_reusing(&self, key: &str, _reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        Err(DeviceError(format!("open {key}: what it keeps between steps is not ours to choose")))
     }
 }
 
@@ -192,6 +199,11 @@ pub trait Device {
 
     /// Frees what [`load`](Device::load) allocated. Without a plan this does nothing.
     fn free(&mut self);
+
+    /// How often slots were sorted by expert since the plan was loaded; `None` where the device does not count.
+    fn sorts(&self) -> Option<u64> {
+        None
+    }
 
     /// The memory of the device; `None` where its driver does not tell, or the device has none of its own.
     fn memory(&self) -> Option<DeviceMemory> {

@@ -73,7 +73,11 @@ fn shape(s: [usize; 4]) -> String {
 }
 
 fn tensor_line(t: &Tensor) -> String {
-    let role = if t.role == Role::Output { "output" } else { "input" };
+    let role = match t.role {
+        Role::Weights | Role::Input => "input",
+        Role::Output => "output",
+        Role::View { .. } => "view",
+    };
     let view = if t.is_contiguous() {
         String::new()
     } else {
@@ -114,7 +118,7 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let mut files = Vec::new();
     let inputs = prepared.inputs();
-    for (i, t) in prepared.plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+    for (i, t) in prepared.plan.tensors.iter().enumerate().filter(|(_, t)| t.is_input()) {
         let (t, bytes) = (t, inputs.tensor(i).1);
         let rows = || (0..t.parent_rows()).filter_map(|r| t.view_row(r)).map(|at| &bytes[t.row_range(at)]);
         let path = dir.join(format!("{}.npy", t.name));
@@ -141,7 +145,7 @@ fn dump(prepared: &Prepared, dir: &Path) -> io::Result<Vec<String>> {
     }
     let answer = prepared.answer(Decoded::default());
     let oracle = &answer.oracle;
-    let Some(output) = oracle.repeated() else { return Ok(files) };
+    let &[output] = &oracle.repeated()[..] else { return Ok(files) };
     let shape = prepared.plan.tensors[output].shape;
     let expected = oracle.expected(&inputs, &SHOWN_FOR);
     let classes = expected.iter().map(|e| match e.class {

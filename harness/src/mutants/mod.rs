@@ -25,6 +25,7 @@ use conform_cases::profile::Profile;
 use conform_cases::state;
 
 use crate::backend::cpu::Stages;
+use crate::backend::routing::Reuse;
 use crate::backend::{Capabilities, Device, DeviceError, DeviceInfo, Driver};
 use crate::identity::Rules;
 
@@ -48,6 +49,8 @@ pub struct Mutant {
 pub enum Fault {
     /// In kernels of our own.
     Kernels(Edits),
+    /// In the rule by which devices of our own use sorted slots again.
+    Routing(Reuse),
     /// Outputs are zero, whatever was computed: what a judge must see under every precision model.
     Zeros {
         /// Whose kernels the device is judged as.
@@ -124,6 +127,7 @@ pub fn open(driver: &dyn Driver, key: &str, id: &str) -> Result<Box<dyn Device>,
             DeviceError(format!("mutant {id}: {why}"))
         }),
         Fault::Zeros { .. } => Ok(Box::new(zeros::Zeros::new(driver.open(key)?))),
+        Fault::Routing(reuse) => driver.open_reusing(key, *reuse),
         Fault::State(_) | Fault::Identity(_) => driver.open(key),
     }
 }
@@ -139,6 +143,7 @@ impl Mutant {
                 "cuda" => edits.cuda.iter().any(|edit| uses(kernels, edit.file)),
                 _ => false,
             },
+            Fault::Routing(_) => ["cpu", "fake", "opencl", "cuda"].contains(&device.backend.as_str()),
             // The embedded device stands in for those that are rarely there.
             Fault::Zeros { kernels: wanted, .. } => share_models(*wanted, kernels) || device.backend == "cpu",
             Fault::State(_) => true,
@@ -160,7 +165,7 @@ impl Mutant {
     fn counts(&self, check: &str) -> bool {
         match self.fault {
             Fault::Zeros { .. } => ["exact", "values"].contains(&check),
-            Fault::Kernels(_) | Fault::State(_) | Fault::Identity(_) => true,
+            Fault::Kernels(_) | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => true,
         }
     }
 
@@ -168,7 +173,7 @@ impl Mutant {
     pub fn may_show(&self, case: &Case, device: &Capabilities) -> bool {
         let is_of_model = match self.fault {
             Fault::Zeros { model, .. } => case.body().model(device).is_some_and(|m| m.name == model),
-            Fault::Kernels(_) | Fault::State(_) | Fault::Identity(_) => true,
+            Fault::Kernels(_) | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => true,
         };
         let op = case.body().op();
         let is_of_op = if self.op == STATE { state::case_type::is_state(op) } else { op == self.op };
@@ -224,7 +229,7 @@ mod tests {
     fn edits() -> impl Iterator<Item = (&'static Mutant, Edits)> {
         table::all().filter_map(|m| match m.fault {
             Fault::Kernels(edits) => Some((m, edits)),
-            Fault::Zeros { .. } | Fault::State(_) | Fault::Identity(_) => None,
+            Fault::Zeros { .. } | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => None,
         })
     }
 

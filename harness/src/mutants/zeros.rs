@@ -3,7 +3,7 @@
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Role};
+use conform_cases::plan::Plan;
 
 use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
 
@@ -30,7 +30,7 @@ impl Device for Zeros {
     }
 
     fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
-        self.outputs = plan.tensors.iter().map(|t| t.role == Role::Output).collect();
+        self.outputs = plan.tensors.iter().map(conform_cases::plan::Tensor::is_output).collect();
         self.inner.load(plan)
     }
 
@@ -56,6 +56,10 @@ impl Device for Zeros {
 
     fn free(&mut self) {
         self.inner.free();
+    }
+
+    fn sorts(&self) -> Option<u64> {
+        self.inner.sorts()
     }
 
     fn memory(&self) -> Option<DeviceMemory> {

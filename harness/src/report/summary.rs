@@ -52,6 +52,18 @@ pub struct ModelTally {
     pub ratio: f64,
 }
 
+impl ModelTally {
+    /// Adds what other cases say.
+    fn add(&mut self, other: &ModelTally) {
+        self.cases += other.cases;
+        self.power += other.power;
+        self.mean_power = self.power / self.cases.max(1) as f64;
+        self.elements += other.elements;
+        self.exact += other.exact;
+        self.ratio = self.ratio.max(other.ratio);
+    }
+}
+
 /// Results that look like one bug.
 #[derive(Clone, Debug, Serialize)]
 pub struct Group {
@@ -230,9 +242,12 @@ impl Summary {
 
     /// What a pass under each precision model is worth.
     fn models_table(&self, text: &mut String) {
-        let rows = self.tallies().flat_map(|(device, _, t)| t.models.iter().map(move |(name, m)| (device, name, m)));
-        let rows: Vec<_> = rows.collect();
-        let Some(model_width) = rows.iter().map(|(_, name, _)| name.len()).max() else { return };
+        // Whatever ops the cases are of.
+        let mut rows: BTreeMap<(&str, &str), ModelTally> = BTreeMap::new();
+        for (device, _, t) in self.tallies() {
+            t.models.iter().for_each(|(name, m)| rows.entry((device, name)).or_default().add(m));
+        }
+        let Some(model_width) = rows.keys().map(|(_, name)| name.len()).max() else { return };
         let width = self.device_width();
         push(
             text,
@@ -241,7 +256,7 @@ impl Summary {
                 "device", "precision model", "cases", "power", "exact", "max ratio"
             ),
         );
-        for (device, name, m) in rows {
+        for ((device, name), m) in rows {
             let (power, exact) = (100.0 * m.mean_power, 100.0 * m.exact as f64 / m.elements.max(1) as f64);
             push(
                 text,
@@ -396,12 +411,14 @@ impl Tally {
         }
         if let Some(m) = &r.metrics {
             let model = self.models.entry(m.model.clone()).or_default();
-            model.cases += 1;
-            model.power += m.power;
-            model.mean_power = model.power / model.cases as f64;
-            model.elements += m.elements as u64;
-            model.exact += m.exact as u64;
-            model.ratio = model.ratio.max(m.ratio);
+            model.add(&ModelTally {
+                cases: 1,
+                power: m.power,
+                mean_power: m.power,
+                elements: m.elements as u64,
+                exact: m.exact as u64,
+                ratio: m.ratio,
+            });
         }
         for check in &r.checks {
             if let Status::NotPossible { why } = &check.status {

@@ -141,7 +141,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
         Attempt::Unavailable(why) => return Execute::lost(NoDevice::Unavailable(why)),
         Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),
         Attempt::Died(death) => (died(prepared, &info.key, death), WorkerTimes::default()),
-        Attempt::Ran { outcome, times, memory, incident } => {
+        Attempt::Ran { outcome, times, memory, sorts, incident } => {
             if let Some(memory) = memory {
                 pool.told(memory, prepared.device_bytes());
             }
@@ -158,6 +158,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
                 Outcome::Done {} => judge_bytes(pool, prepared, results),
             };
             result.memory = memory;
+            result.sorts = sorts;
             result.incidents = incident.into_iter().map(IncidentLine::from).collect();
             (result, times)
         }

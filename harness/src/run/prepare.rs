@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use conform_cases::case::Case;
 use conform_cases::inputs::{Decoded, Inputs};
 use conform_cases::judge::{
-    Capabilities, Execution, Judgement, Oracle, POISONS, decoded_check, judge, without_right_values,
+    Capabilities, Execution, Judgement, Oracle, REPEATS, decoded_check, judge, poisons, without_right_values,
 };
 use conform_cases::plan::{Layout, Plan};
 
@@ -21,6 +21,8 @@ pub struct Prepared {
     pub plan: Plan,
     /// Where its bytes lie.
     pub layout: Layout,
+    /// What each of its runs begins with.
+    poisons: Vec<u32>,
     /// Its inputs, filled.
     pub inputs: Pooled,
     memory: Memory,
@@ -56,9 +58,15 @@ impl Prepared {
     /// Generates a case's inputs. The error is one line: this machine has not the memory for it. What judging the devices
     /// needs is computed with the right values.
     pub fn new(case: &Case, devices: Vec<Capabilities>, memory: &Memory) -> Result<Self, String> {
+        Self::repeated(case, devices, memory, REPEATS)
+    }
+
+    /// The same for a case that is run so many times, at least once.
+    pub fn repeated(case: &Case, devices: Vec<Capabilities>, memory: &Memory, repeats: usize) -> Result<Self, String> {
         let started = Instant::now();
         let plan = case.plan();
-        let layout = Layout::new(&plan, POISONS.len());
+        let poisons = poisons(&plan, repeats);
+        let layout = Layout::new(&plan, poisons.len());
         fits_in_memory(case, &layout)?;
         let mut inputs = memory.inputs.take(layout.input_bytes).map_err(|e| e.to_string())?;
         case.fill_all(&plan, &layout, inputs.bytes_mut());
@@ -66,6 +74,7 @@ impl Prepared {
             case: case.clone(),
             plan,
             layout,
+            poisons,
             inputs,
             memory: memory.clone(),
             generate: started.elapsed(),
@@ -92,11 +101,11 @@ impl Prepared {
     /// The job of executing it. A device may take the patience for compiling and waiting, and ten times what the
     /// slowest healthy one needs.
     pub fn job<'a>(&'a self, results: &'a mut Shared, patience: Duration) -> Job<'a> {
-        let allowance = self.case.body().cost().allowance_seconds() * POISONS.len() as f64;
+        let allowance = self.case.body().cost().allowance_seconds() * self.poisons.len() as f64;
         Job {
             plan: &self.plan,
             layout: &self.layout,
-            poisons: &POISONS,
+            poisons: &self.poisons,
             inputs: &self.inputs,
             results,
             deadline: patience.saturating_add(Duration::from_secs_f64(allowance)),
@@ -198,7 +207,7 @@ mod tests {
     fn values_that_are_not_finite_leave_nothing_to_compare() {
         let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
         let mut results = by_build.results().unwrap();
-        results.poison(&by_build.layout, &POISONS);
+        results.poison(&by_build.layout, &by_build.poisons);
         let judged = by_build.judge(&Capabilities::OWN, &results);
         let failed: Vec<_> = judged.judgement.failures().map(|c| c.name.as_str()).collect();
         // Nothing was read back either.

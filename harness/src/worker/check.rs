@@ -24,13 +24,16 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
                 Err(format!("tensor {i} '{}': {bytes} bytes of {what} at {at} do not fit in {file}", tensor.name))
             }
         };
-        let output = tensor.role == Role::Output;
-        place("source", bytes, layout.source[i], inputs, !output)?;
+        if let Role::View { of } = tensor.role {
+            check_view(plan, i, of)?;
+        }
+        let (input, output) = (tensor.is_input(), tensor.is_output());
+        place("source", bytes, layout.source[i], inputs, input)?;
         place("readback", bytes, layout.readback[i], results, false)?;
         for run in &layout.results {
             place("results", bytes, run[i], results, output)?;
         }
-        let is_decoded = !output && tensor.ty.is_decoded_by_build();
+        let is_decoded = input && tensor.ty.is_decoded_by_build();
         if layout.decoded[i].is_some() && !is_decoded {
             return Err(format!(
                 "tensor {i} '{}' is to be decoded and is no input of a type that needs it",
@@ -50,6 +53,18 @@ pub(super) fn check(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, re
         check_parts(plan, step).map_err(|why| format!("step {i}: {why}"))?;
     }
     Ok(())
+}
+
+/// A view looks into the allocation of a tensor that has one, and has the same idea of it.
+fn check_view(plan: &Plan, view: usize, of: usize) -> Result<(), String> {
+    let t = &plan.tensors[view];
+    match plan.tensors.get(of) {
+        Some(has) if !matches!(has.role, Role::View { .. }) && (has.ty, has.parent) == (t.ty, t.parent) => Ok(()),
+        Some(has) => Err(format!("tensor {view} '{}' is no view of tensor {of} '{}'", t.name, has.name)),
+        None => {
+            Err(format!("tensor {view} '{}' is a view of tensor {of}, the plan has {}", t.name, plan.tensors.len()))
+        }
+    }
 }
 
 fn check_buffers(plan: &Plan, layout: &Layout, runs: usize, inputs: usize, results: usize) -> Result<(), String> {
@@ -118,8 +133,8 @@ mod tests {
                 Tensor::whole("x", ElemType::F32, [8, 2, 1, 1], Role::Input),
                 Tensor::whole("o", ElemType::I32, [8, 2, 1, 1], Role::Output),
             ],
-            buffers: vec![],
             steps: vec![Step::Argsort { x: 0, out: 1, order: Order::Asc }],
+            ..Plan::default()
         }
     }
 
@@ -142,6 +157,9 @@ mod tests {
         assert!(why(|p, _| p.tensors[0].start[1] = usize::MAX).contains("impossible shape"));
         assert!(why(|p, _| p.tensors[0].ty = ElemType::Q4_0).contains("impossible shape"));
         assert!(why(|p, _| p.tensors[0].shape[2] = 0).contains("impossible shape"));
+        assert!(why(|p, _| p.tensors[0].role = Role::View { of: 2 }).contains("is a view of tensor 2, the plan has 2"));
+        assert!(why(|p, _| p.tensors[0].role = Role::View { of: 0 }).contains("is no view of tensor 0 'x'"));
+        assert!(why(|p, _| p.tensors[0].role = Role::View { of: 1 }).contains("is no view of tensor 1 'o'"));
         assert!(
             why(|p, _| p.steps = vec![Step::Argsort { x: 0, out: 2, order: Order::Asc }]).contains("names tensor 2")
         );

@@ -3,7 +3,7 @@
 use std::time::Instant;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Layout, Plan, Role, Step};
+use conform_cases::plan::{Layout, Plan, Step};
 use memmap2::{Mmap, MmapMut};
 
 use super::protocol::{Outcome, Run, Stage, Times};
@@ -37,9 +37,9 @@ pub(super) fn execute(
     }
     timed(&mut times.load, || decode_inputs(device, plan, layout, inputs, results)).map_err(not_loaded)?;
     timed(&mut times.load, || device.load(plan)).map_err(not_loaded)?;
-    let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Output);
+    let outputs = || plan.tensors.iter().enumerate().filter(|(_, t)| t.is_output());
     timed(&mut times.upload, || {
-        for (i, tensor) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role != Role::Output) {
+        for (i, tensor) in plan.tensors.iter().enumerate().filter(|(_, t)| t.is_input()) {
             if let Some(at) = layout.source[i] {
                 device.write(i, 0, &inputs[at..at + tensor.parent_bytes()])?;
             }
@@ -57,7 +57,8 @@ pub(super) fn execute(
             device.poison_scratch(*poison)
         })
         .map_err(|e| failed(Stage::Write, e))?;
-        Steps { device, plan, layout, run: r, poison: *poison, inputs, results, times }.run()?;
+        let one_by_one = run.one_by_one == Some(r);
+        Steps { device, plan, layout, run: r, one_by_one, poison: *poison, inputs, results, times }.run()?;
         timed(&mut times.read, || {
             for (i, tensor) in outputs() {
                 if let Some(at) = places[i] {
@@ -91,6 +92,8 @@ struct Steps<'a> {
     plan: &'a Plan,
     layout: &'a Layout,
     run: usize,
+    /// No two operations are one piece of work.
+    one_by_one: bool,
     poison: u32,
     inputs: &'a [u8],
     results: &'a mut [u8],
@@ -108,7 +111,10 @@ impl Steps<'_> {
                 at += 1;
                 continue;
             }
-            let end = steps[at..].iter().position(Step::moves_bytes).map_or(steps.len(), |n| at + n);
+            let end = match self.one_by_one {
+                true => at + 1,
+                false => steps[at..].iter().position(Step::moves_bytes).map_or(steps.len(), |n| at + n),
+            };
             let device = &mut *self.device;
             timed(&mut self.times.compute, || device.run(at..end)).map_err(|e| failed(Stage::Run, e))?;
             at = end;

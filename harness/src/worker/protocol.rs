@@ -1,4 +1,4 @@
-//! The worker protocol, version 7: all that is needed to write a worker in another language.
+//! The worker protocol, version 8: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":7,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":8,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -42,8 +42,8 @@
 //! {"type":"probed","probe":{"missing":"no OpenCL loader (libOpenCL.so.1) on this machine"}}
 //! {"type":"open","device":"fake-0"}
 //! {"type":"opened","info":{"key":"fake-0","backend":"fake","name":"…","driver":"…","identity":{"driver":"fake","index":0,"pci":"0000:3b:00.0"},"properties":{},"capabilities":{"deterministic":true}}}
-//! {"type":"run","seq":7,"plan":{"case":"…","tensors":[…],"steps":[…]},"layout":{…},"inputs":"/dev/shm/…","results":"/dev/shm/…","poisons":[2143289344,4290772992]}
-//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…}}
+//! {"type":"run","seq":7,"plan":{"case":"…","tensors":[…],"steps":[…]},"layout":{…},"inputs":"/dev/shm/…","results":"/dev/shm/…","poisons":[2143289344,4290772992,2143289344],"one_by_one":2}
+//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…},"sorts":3}
 //! ```
 //!
 //! A device's `identity` says who lists it (`driver`, the same for all devices
@@ -65,15 +65,16 @@
 //!    them a row, rows in the order of dimensions 1, 2 and 3). This comes first,
 //!    so that no kernel that is to be judged by these numbers has run yet. A
 //!    worker that has no decoder of the type answers `unsupported`.
-//! 2. Allocate every tensor (`parent`, the whole allocation). If a step is not
-//!    supported answer `unsupported`; a worker that accepts a plan must be able
-//!    to run it.
+//! 2. Allocate every tensor (`parent`, the whole allocation), but for those whose
+//!    `role` is `{"view":{"of":3}}`: they look into the allocation of that tensor.
+//!    If a step is not supported answer `unsupported`; a worker that accepts a
+//!    plan must be able to run it.
 //! 3. Write every tensor that has `layout.source`: its allocation lies there in
 //!    `inputs`.
 //! 4. For each run `r`, of as many as there are `poisons`: fill every output's
 //!    allocation, and scratch memory if possible, with the little-endian 32-bit
 //!    word `poisons[r]`; run the steps, operations that follow each other in one
-//!    go; copy each output's allocation to `layout.results[r]` in `results`.
+//!    go, or each by itself in the run that `one_by_one` names; copy each output's allocation to `layout.results[r]` in `results`.
 //!    Steps that move bytes name the plan's `buffers`, runs of bytes in the
 //!    worker's own memory. One that is given starts as the bytes at
 //!    `layout.given` in `inputs`; a `fetch` fills any other with the run's
@@ -86,7 +87,9 @@
 //! 6. Free everything, and only then answer. After the answer the worker must
 //!    not touch `results` again. The answer's `memory` is what the driver says of
 //!    the device's memory then, in bytes, whoever uses it; null where it doesn't
-//!    tell.
+//!    tell. `sorts` says how often the device has sorted slots by expert, in all
+//!    runs; null where it doesn't count. A plan with `fresh_routing` asks it to do
+//!    so for each step that needs them sorted; else it may use them again.
 //!
 //! A device error in any of this is `failed` with the stage and one line of
 //! text that names the call and the driver's answer. The worker does not judge
@@ -102,7 +105,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 7;
+pub const PROTOCOL: u32 = 8;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -150,6 +153,9 @@ pub struct Run {
     pub results: PathBuf,
     /// One word per run: what outputs and scratch hold before it.
     pub poisons: Vec<u32>,
+    /// The run in which each operation is a piece of work of its own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub one_by_one: Option<usize>,
 }
 
 /// What a worker answers.
@@ -190,6 +196,8 @@ pub enum Reply {
         times: Times,
         /// The memory of the device after the plan was freed, where its driver tells.
         memory: Option<DeviceMemory>,
+        /// How often the device has sorted slots by expert, where it counts.
+        sorts: Option<u64>,
     },
     /// The request makes no sense; nothing was done.
     Rejected {
@@ -355,11 +363,18 @@ mod tests {
         let hello = Reply::Hello { protocol: 2, program: "p".into() };
         assert_eq!(text(&hello), "{\"type\":\"hello\",\"protocol\":2,\"program\":\"p\"}\n");
         let memory = Some(DeviceMemory { free: 1, total: 2 });
-        let ran = Reply::Ran { seq: 7, case: "c".into(), outcome: Outcome::Done {}, times: Times::default(), memory };
+        let ran = Reply::Ran {
+            seq: 7,
+            case: "c".into(),
+            outcome: Outcome::Done {},
+            times: Times::default(),
+            memory,
+            sorts: Some(3),
+        };
         assert_eq!(
             text(&ran),
             "{\"type\":\"ran\",\"seq\":7,\"case\":\"c\",\"outcome\":{\"verdict\":\"done\"},\
-             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2}}\n"
+             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2},\"sorts\":3}\n"
         );
         assert_eq!(decode::<Request>(br#"{"type":"probe"}"#), Ok(Request::Probe {}));
         let open = |mutant| Request::Open { device: "d".into(), mutant };
@@ -372,10 +387,18 @@ mod tests {
 
     #[test]
     fn requests_round_trip_and_refuse_unknown_fields() {
-        let plan = Plan { case: "c".into(), tensors: vec![], buffers: vec![], steps: vec![] };
+        let plan = Plan { case: "c".into(), tensors: vec![], steps: vec![], ..Plan::default() };
         let layout = Layout::new(&plan, 2);
         let (inputs, results) = ("/i".into(), "/r".into());
-        let run = Request::Run(Box::new(Run { seq: 1, plan, layout, inputs, results, poisons: vec![1, 2] }));
+        let run = Request::Run(Box::new(Run {
+            seq: 1,
+            plan,
+            layout,
+            inputs,
+            results,
+            poisons: vec![1, 2],
+            one_by_one: Some(1),
+        }));
         let line = encode(&run, MAX_REQUEST).unwrap();
         assert_eq!(decode::<Request>(&line[..line.len() - 1]), Ok(run));
         assert!(decode::<Request>(br#"{"type":"probe","more":1}"#).is_err());
@@ -390,6 +413,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":7,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":8,"program":"p"}"#), Ok("p".into()));
     }
 }

@@ -92,9 +92,9 @@ impl Server<'_> {
             }
             Request::Open { device, mutant } => self.open(&device, mutant.as_deref()),
             Request::Run(run) => match self.run(&run) {
-                Ok((outcome, times)) => {
+                Ok((outcome, times, sorts)) => {
                     let memory = self.device.as_ref().and_then(|device| device.memory());
-                    Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times, memory }
+                    Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times, memory, sorts }
                 }
                 Err(why) => Reply::Rejected { why },
             },
@@ -124,7 +124,7 @@ impl Server<'_> {
     }
 
     /// Executes one request; an error means that the request makes no sense.
-    fn run(&mut self, run: &Run) -> Result<(Outcome, Times), String> {
+    fn run(&mut self, run: &Run) -> Result<(Outcome, Times, Option<u64>), String> {
         let device = self.device.as_deref_mut().ok_or("run was asked for before a device was opened")?;
         let inputs = shared::map_inputs(&run.inputs, run.layout.input_bytes)?;
         let mut results = shared::map_results(&run.results, run.layout.result_bytes)?;
@@ -134,8 +134,9 @@ impl Server<'_> {
             Ok(()) => Outcome::Done {},
             Err(outcome) => outcome,
         };
+        let sorts = device.sorts();
         device.free();
-        Ok((outcome, times))
+        Ok((outcome, times, sorts))
     }
 
     /// Writes a reply, or what the fake driver wants the parent to see instead of it.

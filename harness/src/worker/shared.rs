@@ -234,7 +234,7 @@ mod tests {
     fn poison_covers_everything() {
         let out = Tensor::whole("o", ElemType::F32, [3, 1, 1, 1], Role::Output);
         let x = Tensor::whole("x", ElemType::Q2_0, [64, 1, 1, 1], Role::Input);
-        let plan = Plan { case: String::new(), tensors: vec![out, x], buffers: vec![], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors: vec![out, x], steps: vec![], ..Plan::default() };
         let layout = Layout::new(&plan, 2);
         let mut results = Shared::create(layout.result_bytes).unwrap();
         results.poison(&layout, &[0x0101_0101, 0x0202_0202]);

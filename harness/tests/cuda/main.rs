@@ -14,7 +14,7 @@ use conform_cases::plan::Order;
 use conform_harness::backend::cuda::Cuda;
 use conform_harness::backend::{Device, Driver, LoadError, Probe};
 
-use kernels::{moves, sorts};
+use kernels::{moves, routing, sorts};
 
 /// Tensor cores may truncate 50 times in a block of 32, by two roundings each.
 const MORE_ROUNDINGS: f64 = 100.0;
@@ -47,6 +47,13 @@ fn too_large_is_unsupported() {
     let Err(LoadError::Unsupported(why)) = device.load(&plan) else { panic!("loaded") };
     assert!(why.contains("with x the plan needs") && why.contains(&limit.to_string()), "{why}");
     assert!(device.run(0..1).is_err() && device.write(0, 0, &[0]).is_err(), "nothing is loaded");
+}
+
+#[test]
+fn slots_are_sorted_once_for_all_that_need_them() {
+    if let Some(mut device) = device() {
+        routing::check(&mut *device);
+    }
 }
 
 #[test]

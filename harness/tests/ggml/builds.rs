@@ -284,11 +284,11 @@ fn steps_in_process() {
             Tensor::whole("x", ElemType::F32, [k, 1, n, 1], Role::Input),
             Tensor::whole("out", ElemType::F32, [m, experts, n, 1], Role::Output),
         ],
-        buffers: vec![],
         steps: vec![
             Step::Argsort { x: 0, out: 1, order: Order::Asc },
             Step::MulMatId { weights: 2, x: 3, ids: 1, out: 4 },
         ],
+        ..Plan::default()
     };
     device.load(&plan).unwrap();
     let floats = |values: &mut dyn Iterator<Item = f32>| values.flat_map(f32::to_le_bytes).collect::<Vec<u8>>();

@@ -53,7 +53,7 @@ impl Small {
     }
 
     fn new(name: &str, tensors: Vec<Tensor>, step: Step) -> Self {
-        let plan = Plan { case: name.to_owned(), tensors, buffers: vec![], steps: vec![step] };
+        let plan = Plan { case: name.to_owned(), tensors, steps: vec![step], ..Plan::default() };
         let layout = Layout::new(&plan, POISONS.len());
         let inputs = Shared::create(layout.input_bytes).unwrap();
         let results = Shared::create(layout.result_bytes).unwrap();

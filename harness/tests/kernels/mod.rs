@@ -3,6 +3,7 @@
 
 pub(crate) mod moves;
 pub(crate) mod mul_mat_id;
+pub(crate) mod routing;
 pub(crate) mod sorts;
 
 use conform_cases::plan::Plan;

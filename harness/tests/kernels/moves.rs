@@ -181,7 +181,7 @@ pub(crate) fn random(seed: u64) -> Plan {
             }
         }
     }
-    Plan { case: format!("moves {seed}"), tensors, buffers, steps }
+    Plan { case: format!("moves {seed}"), tensors, buffers, steps, ..Plan::default() }
 }
 
 /// Rows that lie between each other are copied inside of one tensor, and whole blocks of types that have them.
@@ -204,7 +204,7 @@ pub(crate) fn rows() -> Plan {
         Step::Copy { from: 2, parts: vec![part(2, [2, 96], [48, 96], 2, 15), part(2, [6, 48], [10, 48], 4, 31)] },
         Step::Fetch { to: 0, parts: [everything, vec![of_v]].concat() },
     ];
-    Plan { case: "rows".to_owned(), tensors, buffers, steps }
+    Plan { case: "rows".to_owned(), tensors, buffers, steps, ..Plan::default() }
 }
 
 /// More pieces than a device may queue, or describe, at once.
@@ -227,6 +227,7 @@ pub(crate) fn many() -> Plan {
             Step::Upload { from: 1, parts: [&parts(0, 0)[..4000], &parts(1, 2)[..4000]].concat() },
             Step::Fetch { to: 2, parts: parts(0, 2) },
         ],
+        ..Plan::default()
     }
 }
 

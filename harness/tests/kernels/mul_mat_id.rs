@@ -67,8 +67,8 @@ impl Spec {
                 tensor("ids", ElemType::I32, [self.used, self.tokens, 1, 1], Role::Input),
                 tensor("out", ElemType::F32, [self.m, self.used, self.tokens, 1], Role::Output),
             ],
-            buffers: vec![],
             steps: vec![Step::MulMatId { weights: W, x: X, ids: IDS, out: OUT }],
+            ..Plan::default()
         }
     }
 

@@ -14,8 +14,8 @@ pub(crate) fn plan(shape: [usize; 4], margins: bool, order: Order) -> Plan {
     Plan {
         case: String::new(),
         tensors: vec![x, out],
-        buffers: vec![],
         steps: vec![Step::Argsort { x: 0, out: 1, order }],
+        ..Plan::default()
     }
 }
 
@@ -85,7 +85,7 @@ fn argsort_many_rows() {
 fn check_top_k(device: &mut dyn Device, shape: [usize; 4], k: usize, margins: bool) {
     let Plan { mut tensors, .. } = plan(shape, margins, Order::Desc);
     tensors[1] = Tensor::whole("out", ElemType::I32, [k, shape[1], shape[2], shape[3]], Role::Output);
-    let plan = Plan { case: String::new(), tensors, buffers: vec![], steps: vec![Step::TopK { x: 0, out: 1 }] };
+    let plan = Plan { case: String::new(), tensors, steps: vec![Step::TopK { x: 0, out: 1 }], ..Plan::default() };
     let (x, out) = (&plan.tensors[0], &plan.tensors[1]);
     let stream = Stream::new(6, shape[0] as u64);
     let bytes: Vec<u8> =

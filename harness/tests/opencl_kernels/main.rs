@@ -12,7 +12,7 @@ use conform_cases::plan::Order;
 use conform_harness::backend::opencl::{OpenCl, SOURCES};
 use conform_harness::backend::{Device, Driver, LoadError, Probe};
 
-use kernels::{moves, sorts};
+use kernels::{moves, routing, sorts};
 
 /// All sums are rounded to nearest, k times.
 const MORE_ROUNDINGS: f64 = 0.0;
@@ -53,6 +53,13 @@ fn a_kernel_that_does_not_compile_is_one_line() {
     let why = OpenCl.open_with(&devices[0].key, &sources).err().unwrap().0;
     assert!(why.starts_with("clBuildProgram gemm.cl: CL_BUILD_PROGRAM_FAILURE") && !why.contains('\n'), "{why}");
     assert!(why.contains("flaot"), "{why}");
+}
+
+#[test]
+fn slots_are_sorted_once_for_all_that_need_them() {
+    if let Some(mut device) = device() {
+        routing::check(&mut *device);
+    }
 }
 
 /// On every OpenCL device: how an implementation queues and cuts transfers is its own.

@@ -8,9 +8,11 @@ fn mutants(args: &str) -> Ended {
 
 #[test]
 fn faults_of_every_op_are_caught_and_told_with_what_the_habit_sees() {
-    let ended = mutants("m1- m5- m9- m10-ties zeros-tensor --device cpu").with(0);
+    let ended = mutants("m1- m2- m5- m9- m10-ties zeros-tensor --device cpu").with(0);
     for (mutant, check, habit) in [
         ("m1-once-per-token", "written", "missed"),
+        ("m2-routing-by-shapes", "", "missed"),
+        ("m2-routing-by-tensor", "", "missed"),
         ("m5-padding-is-slot-0", "", "caught"),
         ("m9-infinite-padding", "permutation", "missed"),
         ("m10-ties-displace", "best", "missed"),
@@ -22,7 +24,7 @@ fn faults_of_every_op_are_caught_and_told_with_what_the_habit_sees() {
         assert!(check.is_empty() || words[2] == check, "{line}");
         assert!((1..200).contains(&words[3].parse::<u64>().unwrap()), "{line}");
     }
-    assert!(ended.stdout.contains("5 of 5 caught"), "{}", ended.stdout);
+    assert!(ended.stdout.contains("7 of 7 caught"), "{}", ended.stdout);
 }
 
 #[test]
@@ -82,12 +84,12 @@ fn mistakes_are_told() {
 
 #[test]
 fn faults_of_opencl_kernels_are_caught() {
-    let command = conform(["mutants", "b15", "b25", "--device", "opencl-pocl-*"]).opencl();
+    let command = conform(["mutants", "b15", "b25", "m2-", "--device", "opencl-pocl-*"]).opencl();
     let ended = command.end();
     if ended.code == Some(2) && ended.stderr.contains("no device matches") {
         let is_required = std::env::var("CONFORM_REQUIRE").unwrap_or_default().contains("opencl-pocl");
         assert!(!is_required, "{ended:#?}");
         return;
     }
-    assert!(ended.with(0).stdout.contains("2 of 2 caught"));
+    assert!(ended.with(0).stdout.contains("4 of 4 caught"));
 }

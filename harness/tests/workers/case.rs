@@ -26,7 +26,7 @@ impl Case {
             Tensor::whole("out", ElemType::I32, [7, 1, 1, 1], Role::Output),
         ];
         let steps = vec![Step::Argsort { x: 0, out: 1, order: Order::Asc }];
-        let plan = Plan { case: format!("argsort/{name}-{number}"), tensors, buffers: vec![], steps };
+        let plan = Plan { case: format!("argsort/{name}-{number}"), tensors, steps, ..Plan::default() };
         let layout = Layout::new(&plan, POISONS.len());
         let mut inputs = Shared::create(layout.input_bytes).unwrap();
         for i in 0..7 {

@@ -18,6 +18,8 @@ pub(super) enum Job {
         ids: usize,
         out: usize,
         sizes: Sizes,
+        /// Where its sorted slots are, if it sorts any.
+        table: usize,
         /// A single token of mxfp4 weights takes the gemv.
         single: bool,
     },
@@ -42,6 +44,7 @@ impl Job {
 /// Checks all tensors and steps of a plan.
 pub(super) fn jobs(plan: &Plan) -> Result<Vec<Job>, LoadError> {
     plan.tensors.iter().try_for_each(check_tensor)?;
+    (0..plan.tensors.len()).try_for_each(|i| check_view(plan, i))?;
     plan.steps.iter().enumerate().map(|(i, step)| Checker { plan, step: i }.job(step)).collect()
 }
 
@@ -69,6 +72,15 @@ fn check_tensor(t: &Tensor) -> Result<(), LoadError> {
     match bytes {
         Some(bytes) if bytes <= isize::MAX as usize => Ok(()),
         _ => refuse(format!("tensor {name}: the bytes of {:?} cannot be counted", t.parent)),
+    }
+}
+
+/// A view of a tensor that has memory, of the same kind.
+fn check_view(plan: &Plan, view: usize) -> Result<(), LoadError> {
+    let (t, of) = (&plan.tensors[view], plan.allocation(view));
+    match plan.tensors.get(of) {
+        Some(has) if of == view || plan.allocation(of) == of && (has.ty, has.parent) == (t.ty, t.parent) => Ok(()),
+        _ => refuse(format!("tensor {}: it is no view of tensor {of}", t.name)),
     }
 }
 
@@ -122,6 +134,9 @@ impl Checker<'_> {
         let b = self.tensor(x, "x", &[ElemType::F32])?.shape[1];
         let [used, n, ..] = self.tensor(ids, "ids", &[ElemType::I32])?.shape;
         self.tensor(out, "out", &[ElemType::F32])?;
+        if matches!(w.role, Role::View { .. }) {
+            return self.refuse(format!("weights ({}) are a view of another tensor", w.name));
+        }
         self.shape(weights, "weights", [k, m, experts, 1])?;
         self.shape(x, "x", [k, b, n, 1])?;
         self.shape(ids, "ids", [used, n, 1, 1])?;
@@ -134,7 +149,7 @@ impl Checker<'_> {
             }
         }
         let sizes = Sizes { k, m, experts, used, b, n };
-        Ok(Job::MulMatId { weights, x, ids, out, sizes, single: n == 1 && w.ty == ElemType::Mxfp4 })
+        Ok(Job::MulMatId { weights, x, ids, out, sizes, table: 0, single: n == 1 && w.ty == ElemType::Mxfp4 })
     }
 
     fn tensor(&self, index: usize, what: &str, types: &[ElemType]) -> Result<&Tensor, LoadError> {
@@ -164,7 +179,7 @@ impl Checker<'_> {
         if !t.is_contiguous() {
             return self.refuse(format!("out ({}) is a view", t.name));
         }
-        if inputs.contains(&out) {
+        if inputs.iter().any(|input| self.plan.allocation(*input) == out) {
             return self.refuse(format!("out ({}) is also an input", t.name));
         }
         Ok(())
@@ -179,7 +194,6 @@ mod tests {
         let t = Tensor::whole;
         Plan {
             case: String::new(),
-            buffers: vec![],
             tensors: vec![
                 t("w", ElemType::Q8_0, [64, 3, 2, 1], Role::Weights),
                 t("x", ElemType::F32, [64, 1, 5, 1], Role::Input),
@@ -191,6 +205,7 @@ mod tests {
                 Step::MulMatId { weights: 0, x: 1, ids: 2, out: 3 },
                 Step::Argsort { x: 3, out: 4, order: Order::Asc },
             ],
+            ..Plan::default()
         }
     }
 
@@ -214,6 +229,8 @@ mod tests {
         refused(|p| p.tensors[1].parent = [1 << 40; 4], "cannot be counted");
         refused(|p| p.tensors[1] = p.tensors[2].clone(), "step 0: x (ids) is i32");
         refused(|p| p.tensors[1] = Tensor::whole("x", ElemType::F32, [32, 1, 5, 1], Role::Input), "want [64, 1, 5, 1]");
+        refused(|p| p.tensors[2].role = Role::View { of: 9 }, "tensor ids: it is no view of tensor 9");
+        refused(|p| p.tensors[2].role = Role::View { of: 1 }, "tensor ids: it is no view of tensor 1");
         refused(|p| p.tensors[3].role = Role::Input, "step 0: out (out) is not an output");
         refused(|p| p.tensors[4].parent[0] += 1, "step 1: out (order) is a view");
         refused(|p| p.steps[1] = Step::TopK { x: 9, out: 4 }, "step 1: x is tensor 9 of 5");

@@ -1,11 +1,11 @@
 //! Memory of a loaded plan: a buffer for each tensor, and scratch that all steps share.
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Plan, Tensor};
+use conform_cases::plan::{Plan, Role, Tensor};
 use rayon::prelude::*;
 
 use super::super::{DeviceError, LoadError};
-use super::arguments::{Interleaved, TILE_ROWS, TILE_SLOTS, View, Weights};
+use super::arguments::{Interleaved, Sizes, TILE_ROWS, TILE_SLOTS, View, Weights};
 use super::check::Job;
 use super::stages::Stages;
 
@@ -62,6 +62,11 @@ impl Buffer {
             None
         };
         Ok(Buffer { bytes, converted })
+    }
+
+    /// What a view has.
+    fn none() -> Self {
+        Buffer { bytes: Vec::new(), converted: None }
     }
 
     /// Changes the written bytes.
@@ -132,7 +137,34 @@ pub(super) fn buffers(plan: &Plan, jobs: &[Job]) -> Result<Vec<Buffer>, LoadErro
         let multiplied = jobs.iter().any(|job| matches!(job, Job::MulMatId { weights, .. } if *weights == tensor));
         multiplied && plan.tensors[tensor].ty == ElemType::Mxfp4
     };
-    plan.tensors.iter().enumerate().map(|(i, tensor)| Buffer::new(tensor, interleave(i))).collect()
+    let of_its_own = |(i, tensor): (usize, &Tensor)| match tensor.role {
+        Role::View { .. } => Ok(Buffer::none()),
+        _ => Buffer::new(tensor, interleave(i)),
+    };
+    plan.tensors.iter().enumerate().map(of_its_own).collect()
+}
+
+/// Slots sorted by expert. Those of one routing serve every matmul that has it.
+#[derive(Default)]
+pub(super) struct Table {
+    /// First tile of each expert, and the number of tiles.
+    pub(super) tile_offset: Vec<u32>,
+    /// Expert of each tile.
+    pub(super) tile_expert: Vec<u32>,
+    /// Sorted slots.
+    pub(super) slots: Vec<u32>,
+}
+
+impl Table {
+    /// Allocates for a matmul.
+    pub(super) fn new(sizes: &Sizes) -> Result<Self, LoadError> {
+        let (tiles, slots) = (sizes.max_tiles(), product(&[sizes.max_tiles(), TILE_SLOTS]));
+        Ok(Table {
+            tile_offset: filled("the routing's tile offsets", Some(sizes.experts + 1), INITIAL)?,
+            tile_expert: filled("the routing's tile experts", Some(tiles), INITIAL)?,
+            slots: filled("the routing's slots", slots, INITIAL)?,
+        })
+    }
 }
 
 /// Scratch of the whole plan: each buffer is exactly as large as the most demanding step needs it.
@@ -140,12 +172,8 @@ pub(super) fn buffers(plan: &Plan, jobs: &[Job]) -> Result<Vec<Buffer>, LoadErro
 pub(super) struct Scratch {
     /// Slots of each expert.
     pub(super) counters: Vec<u32>,
-    /// First tile of each expert, and the number of tiles.
-    pub(super) tile_offset: Vec<u32>,
-    /// Expert of each tile.
-    pub(super) tile_expert: Vec<u32>,
-    /// Sorted slots.
-    pub(super) slots: Vec<u32>,
+    /// By number of the table.
+    pub(super) tables: Vec<Table>,
     /// Activation row of each sorted slot.
     pub(super) rows: Vec<f32>,
     /// Products of each tile.
@@ -156,18 +184,17 @@ pub(super) struct Scratch {
 
 impl Scratch {
     /// Allocates for the steps of a plan.
-    pub(super) fn new(plan: &Plan, jobs: &[Job]) -> Result<Self, LoadError> {
-        // Counters, tile offsets, tile experts, slots, rows, products, keys.
-        let mut counts = [Some(0); 7];
+    pub(super) fn new(plan: &Plan, jobs: &[Job], tables: Vec<Table>) -> Result<Self, LoadError> {
+        // Counters, rows, products, keys.
+        let mut counts = [Some(0); 4];
         for job in jobs {
             let needed = match job {
                 Job::MulMatId { single: true, .. } | Job::TopK { .. } | Job::Moves => continue,
                 Job::MulMatId { sizes, .. } => {
-                    let (tiles, slots) = (sizes.max_tiles(), product(&[sizes.max_tiles(), TILE_SLOTS]));
+                    let slots = product(&[sizes.max_tiles(), TILE_SLOTS]);
                     let of_slots = |size| slots.and_then(|slots| product(&[slots, size]));
                     let products = product(&[sizes.panels(), TILE_ROWS]).and_then(of_slots);
-                    let (experts, rows) = (sizes.experts, of_slots(sizes.k));
-                    [Some(experts), Some(experts + 1), Some(tiles), slots, rows, products, Some(0)]
+                    [Some(sizes.experts), of_slots(sizes.k), products, Some(0)]
                 }
                 Job::Argsort { x, .. } => {
                     let tensor = &plan.tensors[*x];
@@ -175,20 +202,18 @@ impl Scratch {
                     // A few rows for each thread, so that one slow thread does not hold up all.
                     let workers = rows.min(4 * rayon::current_num_threads());
                     let keys = product(&[workers, tensor.shape[0].next_power_of_two()]);
-                    [Some(0), Some(0), Some(0), Some(0), Some(0), Some(0), keys]
+                    [Some(0), Some(0), Some(0), keys]
                 }
             };
             for (count, needed) in counts.iter_mut().zip(needed) {
                 *count = count.zip(needed).map(|(a, b)| a.max(b));
             }
         }
-        let [counters, tile_offset, tile_expert, slots, rows, products, keys] = counts;
+        let [counters, rows, products, keys] = counts;
         let number = f32::from_bits(INITIAL);
         Ok(Scratch {
             counters: filled("the routing's counters", counters, INITIAL)?,
-            tile_offset: filled("the routing's tile offsets", tile_offset, INITIAL)?,
-            tile_expert: filled("the routing's tile experts", tile_expert, INITIAL)?,
-            slots: filled("the routing's slots", slots, INITIAL)?,
+            tables,
             rows: filled("the sorted activation rows", rows, number)?,
             products: filled("the products", products, number)?,
             keys: filled("the rows being sorted", keys, u64::MAX)?,
@@ -197,8 +222,9 @@ impl Scratch {
 
     /// Fills everything with a pattern.
     pub(super) fn poison(&mut self, pattern: u32) {
-        for counts in [&mut self.counters, &mut self.tile_offset, &mut self.tile_expert, &mut self.slots] {
-            counts.fill(pattern);
+        self.counters.fill(pattern);
+        for Table { tile_offset, tile_expert, slots } in &mut self.tables {
+            [tile_offset, tile_expert, slots].into_iter().for_each(|words| words.fill(pattern));
         }
         self.rows.fill(f32::from_bits(pattern));
         self.products.fill(f32::from_bits(pattern));

@@ -31,8 +31,9 @@ use conform_cases::plan::{Part, Plan};
 
 use self::arguments::{Ids, Sizes, TILE_ROWS, TILE_SLOTS, Tiles, View, Weights};
 use self::check::Job;
-use self::memory::{Buffer, Scratch};
+use self::memory::{Buffer, Scratch, Table};
 pub use self::stages::Stages;
+use super::routing::{Reuse, Tables};
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
 use crate::identity::{Claims, Kind};
 use crate::mutants::Edits;
@@ -67,6 +68,13 @@ impl Driver for CpuDriver {
             _ => self.open(key),
         }
     }
+
+    fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        match key {
+            KEY => Ok(Box::new(CpuDevice::new(Stages::default()).with_reuse(reuse))),
+            _ => self.open(key),
+        }
+    }
 }
 
 fn describe() -> DeviceInfo {
@@ -89,6 +97,7 @@ fn describe() -> DeviceInfo {
 pub struct CpuDevice {
     info: DeviceInfo,
     stages: Stages,
+    reuse: Reuse,
     loaded: Option<Loaded>,
 }
 
@@ -98,12 +107,19 @@ struct Loaded {
     jobs: Vec<Job>,
     buffers: Vec<Buffer>,
     scratch: Scratch,
+    tables: Tables,
 }
 
 impl CpuDevice {
     /// A device that runs these stages.
     pub fn new(stages: Stages) -> Self {
-        CpuDevice { info: describe(), stages, loaded: None }
+        CpuDevice { info: describe(), stages, reuse: Reuse::default(), loaded: None }
+    }
+
+    /// The same with another rule of when sorted slots are used again.
+    #[must_use]
+    pub fn with_reuse(self, reuse: Reuse) -> Self {
+        CpuDevice { reuse, ..self }
     }
 
     fn loaded(&mut self, call: &str) -> Result<&mut Loaded, DeviceError> {
@@ -118,10 +134,20 @@ impl Device for CpuDevice {
 
     fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
         self.free();
-        let jobs = check::jobs(plan)?;
+        let mut jobs = check::jobs(plan)?;
         let buffers = memory::buffers(plan, &jobs)?;
-        let scratch = Scratch::new(plan, &jobs)?;
-        self.loaded = Some(Loaded { plan: plan.clone(), jobs, buffers, scratch });
+        let mut tables = Tables::new(plan, self.reuse);
+        let mut slots = Vec::new();
+        for job in &mut jobs {
+            let Job::MulMatId { ids, sizes, table, single: false, .. } = job else { continue };
+            let (number, is_new) = tables.table(plan, *ids, sizes.experts);
+            *table = number;
+            if is_new {
+                slots.push(Table::new(sizes)?);
+            }
+        }
+        let scratch = Scratch::new(plan, &jobs, slots)?;
+        self.loaded = Some(Loaded { plan: plan.clone(), jobs, buffers, scratch, tables });
         Ok(())
     }
 
@@ -129,6 +155,7 @@ impl Device for CpuDevice {
         let loaded = self.loaded("write")?;
         let (_, buffer) = loaded.tensor("write", tensor, offset, bytes.len())?;
         buffer.write(offset..offset + bytes.len(), bytes);
+        loaded.tables.written(tensor);
         Ok(())
     }
 
@@ -147,12 +174,14 @@ impl Device for CpuDevice {
         let source = loaded.buffers.get(from).map(|b| b.bytes.len());
         let source = source.ok_or_else(|| DeviceError(format!("copy: the plan has no tensor {from}")))?;
         loaded.check("copy", parts, source)?;
+        loaded.tables.parts_written(parts);
         loaded.copy(from, parts, &stages)
     }
 
     fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
         let loaded = self.loaded("upload")?;
         loaded.check("upload", parts, from.len())?;
+        loaded.tables.parts_written(parts);
         loaded.upload(from, parts);
         Ok(())
     }
@@ -165,7 +194,9 @@ impl Device for CpuDevice {
     }
 
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
-        self.loaded("poison_scratch")?.scratch.poison(pattern);
+        let loaded = self.loaded("poison_scratch")?;
+        loaded.tables.forget();
+        loaded.scratch.poison(pattern);
         Ok(())
     }
 
@@ -183,6 +214,10 @@ impl Device for CpuDevice {
 
     fn free(&mut self) {
         self.loaded = None;
+    }
+
+    fn sorts(&self) -> Option<u64> {
+        self.loaded.as_ref().map(|loaded| loaded.tables.sorts())
     }
 }
 
@@ -208,7 +243,7 @@ impl Loaded {
     }
 
     fn view(&self, tensor: usize) -> View<'_> {
-        View { tensor: &self.plan.tensors[tensor], bytes: &self.buffers[tensor].bytes }
+        View { tensor: &self.plan.tensors[tensor], bytes: &self.buffers[self.plan.allocation(tensor)].bytes }
     }
 
     /// Runs one job. Its output leaves the buffers meanwhile; no input is the output, which was checked.
@@ -216,10 +251,23 @@ impl Loaded {
         let Some(out) = job.out() else { return Ok(()) };
         let mut bytes = std::mem::take(&mut self.buffers[out].bytes);
         let mut scratch = std::mem::take(&mut self.scratch);
-        let result = self.run_into(job, stages, &mut scratch, &mut bytes);
+        let result = self.route(job, stages, &mut scratch);
+        let result = result.and_then(|()| self.run_into(job, stages, &mut scratch, &mut bytes));
         self.scratch = scratch;
         self.buffers[out].bytes = bytes;
+        self.tables.written(out);
         result
+    }
+
+    /// Sorts the slots of a job that needs them sorted, unless they are.
+    fn route(&mut self, job: Job, stages: &Stages, scratch: &mut Scratch) -> Result<(), DeviceError> {
+        let Job::MulMatId { ids, sizes, table, single: false, .. } = job else { return Ok(()) };
+        if !self.tables.is_good(table) {
+            let Scratch { counters, tables, .. } = scratch;
+            route(Ids { view: self.view(ids), sizes }, stages, counters, &mut tables[table])?;
+            self.tables.made(table);
+        }
+        Ok(())
     }
 
     fn run_into(&self, job: Job, stages: &Stages, scratch: &mut Scratch, out: &mut [u8]) -> Result<(), DeviceError> {
@@ -237,7 +285,7 @@ impl Loaded {
                 (stages.top_k)(self.view(x), k, out);
                 Ok(())
             }
-            Job::MulMatId { weights, x, ids, sizes, single, .. } => {
+            Job::MulMatId { weights, x, ids, sizes, table, single, .. } => {
                 let ids = Ids { view: self.view(ids), sizes };
                 let weights = self.buffers[weights].weights(&self.plan.tensors[weights]);
                 match weights {
@@ -245,25 +293,21 @@ impl Loaded {
                         (stages.gemv)(ids, self.view(x), weights, out);
                         Ok(())
                     }
-                    _ => mul_mat_id(ids, self.view(x), weights, stages, scratch, out),
+                    _ => {
+                        mul_mat_id(ids, self.view(x), weights, stages, (table, scratch), out);
+                        Ok(())
+                    }
                 }
             }
         }
     }
 }
 
-/// Route, reorder, gemm, store.
-fn mul_mat_id(
-    ids: Ids<'_>,
-    x: View<'_>,
-    weights: Weights<'_>,
-    stages: &Stages,
-    scratch: &mut Scratch,
-    out: &mut [u8],
-) -> Result<(), DeviceError> {
+/// Sorts slots by expert into a table.
+fn route(ids: Ids<'_>, stages: &Stages, counters: &mut [u32], table: &mut Table) -> Result<(), DeviceError> {
     let sizes: Sizes = ids.sizes;
-    let counters = &mut scratch.counters[..sizes.experts];
-    let tile_offset = &mut scratch.tile_offset[..=sizes.experts];
+    let counters = &mut counters[..sizes.experts];
+    let tile_offset = &mut table.tile_offset[..=sizes.experts];
     (stages.histogram)(ids, counters);
     (stages.scan)(counters, tile_offset);
 
@@ -271,15 +315,30 @@ fn mul_mat_id(
     if tiles > most {
         return Err(DeviceError(format!("routing {} slots took {tiles} tiles, {most} suffice", sizes.slots())));
     }
-    let slots = &mut scratch.slots[..tiles * TILE_SLOTS];
-    let tile_expert = &mut scratch.tile_expert[..tiles];
+    let slots = &mut table.slots[..tiles * TILE_SLOTS];
     (stages.fill)(slots);
-    (stages.scatter)(ids, tile_offset, counters, slots, tile_expert);
+    (stages.scatter)(ids, tile_offset, counters, slots, &mut table.tile_expert[..tiles]);
+    Ok(())
+}
 
-    let rows = &mut scratch.rows[..tiles * TILE_SLOTS * sizes.k];
+/// Reorder, gemm, store.
+fn mul_mat_id(
+    ids: Ids<'_>,
+    x: View<'_>,
+    weights: Weights<'_>,
+    stages: &Stages,
+    (table, scratch): (usize, &mut Scratch),
+    out: &mut [u8],
+) {
+    let sizes: Sizes = ids.sizes;
+    let Scratch { tables, rows, products, .. } = scratch;
+    let Table { tile_offset, tile_expert, slots } = &tables[table];
+    let tiles = tile_offset[sizes.experts] as usize;
+    let (slots, tile_expert) = (&slots[..tiles * TILE_SLOTS], &tile_expert[..tiles]);
+
+    let rows = &mut rows[..tiles * TILE_SLOTS * sizes.k];
     (stages.reorder)(slots, x, sizes, rows);
-    let products = &mut scratch.products[..tiles * TILE_SLOTS * sizes.panels() * TILE_ROWS];
+    let products = &mut products[..tiles * TILE_SLOTS * sizes.panels() * TILE_ROWS];
     (stages.gemm)(Tiles { experts: tile_expert, slots }, weights, rows, sizes, products);
     (stages.store)(slots, products, sizes, out);
-    Ok(())
 }

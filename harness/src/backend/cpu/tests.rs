@@ -57,7 +57,7 @@ fn matmul(ty: ElemType, sizes: Sizes, id: impl Fn(usize) -> i32) -> Matmul {
     }
     let inputs = [weight_bytes(&tensors[0]), f32_bytes(&tensors[1]), id_bytes];
     let steps = vec![Step::MulMatId { weights: 0, x: 1, ids: 2, out: 3 }];
-    Matmul { plan: Plan { case: "by hand".to_owned(), tensors, buffers: vec![], steps }, inputs, ids, sizes }
+    Matmul { plan: Plan { case: "by hand".to_owned(), tensors, steps, ..Plan::default() }, inputs, ids, sizes }
 }
 
 impl Matmul {
@@ -211,7 +211,7 @@ fn a_sort_feeds_a_matmul() {
     ];
     let steps =
         vec![Step::Argsort { x: 0, out: 1, order: Order::Desc }, Step::MulMatId { weights: 2, x: 3, ids: 1, out: 4 }];
-    let plan = Plan { case: "by hand".to_owned(), tensors, buffers: vec![], steps };
+    let plan = Plan { case: "by hand".to_owned(), tensors, steps, ..Plan::default() };
     let run = |cuts: &[usize]| {
         let mut device = CpuDevice::new(Stages::default());
         device.load(&plan).unwrap();

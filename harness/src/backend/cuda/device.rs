@@ -4,23 +4,27 @@ use std::collections::BTreeSet;
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Part, Plan, Step};
+use conform_cases::plan::{Part, Plan, Role, Step};
 
 use super::argsort::Argsort;
 use super::memory::Memory;
-use super::mul_mat_id::MulMatId;
+use super::mul_mat_id::{MulMatId, Table};
 use super::nvrtc::Nvrtc;
 use super::probe::FoundDevice;
 use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
 use super::weights::Converted;
+use crate::backend::gpu::unsupported;
 use crate::backend::moves;
+use crate::backend::routing::{Reuse, Tables};
 use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError, NO_LLAMA};
 
 /// An open CUDA device.
 pub(super) struct CudaDevice {
     info: DeviceInfo,
+    /// When sorted slots are used again.
+    reuse: Reuse,
     loaded: Option<Loaded>,
     runtime: Runtime,
 }
@@ -30,6 +34,9 @@ struct Loaded {
     plan: Plan,
     memory: Vec<Memory>,
     steps: Vec<LoadedStep>,
+    /// What is known of the tables of sorted slots, and their memory.
+    tables: Tables,
+    sorted: Vec<Table>,
 }
 
 enum LoadedStep {
@@ -43,7 +50,12 @@ enum LoadedStep {
 impl CudaDevice {
     pub(super) fn open(found: FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
         let runtime = Runtime::open(&found, nvrtc, sources)?;
-        Ok(CudaDevice { info: found.info, loaded: None, runtime })
+        Ok(CudaDevice { info: found.info, reuse: Reuse::default(), loaded: None, runtime })
+    }
+
+    /// The same with another rule of when sorted slots are used again.
+    pub(super) fn with_reuse(self, reuse: Reuse) -> Self {
+        CudaDevice { reuse, ..self }
     }
 
     /// The runtime beside the plan and one of its tensors.
@@ -64,11 +76,14 @@ impl Device for CudaDevice {
     fn load(&mut self, plan: &Plan) -> Result<(), LoadError> {
         self.free();
         self.runtime.enter()?;
-        self.loaded = Some(Loaded::new(&self.runtime, plan)?);
+        self.loaded = Some(Loaded::new(&self.runtime, plan, self.reuse)?);
         Ok(self.runtime.finish()?)
     }
 
     fn write(&mut self, tensor: usize, offset: usize, bytes: &[u8]) -> Result<(), DeviceError> {
+        if let Some(loaded) = &mut self.loaded {
+            loaded.tables.written(tensor);
+        }
         let (runtime, plan, memory) = self.tensor(tensor)?;
         if let Some(converted) = &mut memory.converted {
             converted.before_write(runtime, &plan.tensors[tensor], &memory.raw, bytes.len())?;
@@ -112,8 +127,10 @@ impl Device for CudaDevice {
 
     fn poison_scratch(&mut self, pattern: u32) -> Result<(), DeviceError> {
         self.runtime.enter()?;
-        for step in self.loaded.iter().flat_map(|l| &l.steps) {
-            for buffer in step.scratch() {
+        if let Some(loaded) = &mut self.loaded {
+            loaded.tables.forget();
+            let of_steps = loaded.steps.iter().flat_map(LoadedStep::scratch);
+            for buffer in of_steps.chain(loaded.sorted.iter().flat_map(Table::scratch)) {
                 self.runtime.fill(buffer, pattern)?;
             }
         }
@@ -131,6 +148,10 @@ impl Device for CudaDevice {
 
     fn free(&mut self) {
         self.loaded = None;
+    }
+
+    fn sorts(&self) -> Option<u64> {
+        self.loaded.as_ref().map(|loaded| loaded.tables.sorts())
     }
 
     fn memory(&self) -> Option<DeviceMemory> {
@@ -152,24 +173,34 @@ fn no_plan() -> DeviceError {
 }
 
 impl Loaded {
-    fn new(runtime: &Runtime, plan: &Plan) -> Result<Self, LoadError> {
+    fn new(runtime: &Runtime, plan: &Plan, reuse: Reuse) -> Result<Self, LoadError> {
         let mut memory = Allocator::new(runtime);
         let mut tensors = Vec::with_capacity(plan.tensors.len());
         for t in &plan.tensors {
-            tensors.push(Memory { raw: memory.buffer(&t.name, t.parent_bytes())?, converted: None });
+            // A view has nothing of its own; a byte stands for it, since an allocation must have some.
+            let bytes = if matches!(t.role, Role::View { .. }) { 1 } else { t.parent_bytes() };
+            tensors.push(Memory { raw: memory.buffer(&t.name, bytes)?, converted: None });
         }
         let mut steps = Vec::with_capacity(plan.steps.len());
+        let (mut tables, mut sorted) = (Tables::new(plan, reuse), Vec::new());
         for step in &plan.steps {
             check_tensors(plan, step)?;
-            steps.push(LoadedStep::load(&mut memory, plan, step)?);
+            let loaded = LoadedStep::load(&mut memory, plan, step, &mut tables)?;
+            if let LoadedStep::MulMatId(step) = &loaded {
+                sorted.extend(step.new_table(&mut memory, sorted.len())?);
+            }
+            steps.push(loaded);
             if let Step::MulMatId { weights, .. } = *step {
                 let t = &plan.tensors[weights];
+                if matches!(t.role, Role::View { .. }) {
+                    return unsupported(format!("weights '{}' are a view of another tensor", t.name));
+                }
                 if t.ty == ElemType::Mxfp4 && tensors[weights].converted.is_none() {
                     tensors[weights].converted = Some(Converted::new(&mut memory, t)?);
                 }
             }
         }
-        Ok(Loaded { plan: plan.clone(), memory: tensors, steps })
+        Ok(Loaded { plan: plan.clone(), memory: tensors, steps, tables, sorted })
     }
 
     /// Bytes of a tensor's allocation.
@@ -194,6 +225,7 @@ impl Loaded {
 
     /// Makes the raw bytes the truth of tensors of which parts are about to be written.
     fn before_writes(&mut self, runtime: &Runtime, parts: &[Part]) -> Result<(), DeviceError> {
+        self.tables.parts_written(parts);
         for part in parts {
             let Memory { raw, converted } = &mut self.memory[part.tensor];
             if let Some(converted) = converted {
@@ -208,26 +240,27 @@ impl Loaded {
         let count = self.steps.len();
         let wanted = self.steps.get(steps.clone());
         let wanted = wanted.ok_or_else(|| DeviceError(format!("steps {steps:?} of a plan of {count}")))?;
-        for step in wanted {
+        for (step, planned) in wanted.iter().zip(&self.plan.steps[steps]) {
             match step {
                 LoadedStep::MulMatId(s) => {
                     s.convert_weights(runtime, &self.plan, &mut self.memory)?;
-                    s.enqueue(runtime, &self.plan, &self.memory)?;
+                    s.enqueue(runtime, &self.plan, &self.memory, &mut self.tables, &self.sorted)?;
                 }
                 LoadedStep::Argsort(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
                 LoadedStep::TopK(s) => s.enqueue(runtime, &self.plan, &self.memory)?,
                 LoadedStep::Moves => {}
             }
+            self.tables.step_written(planned);
         }
         Ok(())
     }
 }
 
 impl LoadedStep {
-    fn load(memory: &mut Allocator<'_>, plan: &Plan, step: &Step) -> Result<Self, LoadError> {
+    fn load(memory: &mut Allocator<'_>, plan: &Plan, step: &Step, tables: &mut Tables) -> Result<Self, LoadError> {
         Ok(match *step {
             Step::MulMatId { weights, x, ids, out } => {
-                LoadedStep::MulMatId(MulMatId::load(memory, plan, [weights, x, ids, out])?)
+                LoadedStep::MulMatId(MulMatId::load(memory, plan, [weights, x, ids, out], tables)?)
             }
             Step::Argsort { x, out, order } => LoadedStep::Argsort(Argsort::load(memory, plan, [x, out], order)?),
             Step::TopK { x, out } => LoadedStep::TopK(TopK::load(memory, plan, [x, out])?),

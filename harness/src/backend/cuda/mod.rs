@@ -33,6 +33,7 @@ mod top_k;
 mod transfer;
 mod weights;
 
+use super::routing::Reuse;
 use super::{Device, DeviceError, Driver, Probe};
 use crate::mutants::Edits;
 pub use nvrtc::{Nvrtc, Target};
@@ -63,14 +64,22 @@ impl Driver for Cuda {
     fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
         self.open_with(key, &edited(edits.cuda).map_err(DeviceError)?)
     }
+
+    fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::find(key, &SOURCES)?.with_reuse(reuse)))
+    }
 }
 
 impl Cuda {
     /// Opens a device with these sources: [`SOURCES`], or an edited copy of them.
     pub fn open_with(&self, key: &str, sources: &[Source]) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::find(key, sources)?))
+    }
+
+    fn find(key: &str, sources: &[Source]) -> Result<device::CudaDevice, DeviceError> {
         let found = probe::discover().map_err(DeviceError)?;
         let wanted = found.devices.into_iter().find(|d| d.info.key == key);
         let wanted = wanted.ok_or_else(|| DeviceError(format!("no CUDA device has the key {key}")))?;
-        Ok(Box::new(device::CudaDevice::open(wanted, &found.nvrtc, sources)?))
+        device::CudaDevice::open(wanted, &found.nvrtc, sources)
     }
 }

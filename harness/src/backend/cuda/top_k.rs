@@ -29,7 +29,7 @@ impl TopK {
     pub(super) fn enqueue(&self, runtime: &Runtime, plan: &Plan, memory: &[Memory]) -> Result<(), DeviceError> {
         let [_, r1, r2, _] = plan.tensors[self.x].shape;
         let args = [
-            Arg::Buffer(&memory[self.x].raw),
+            Arg::Buffer(&memory[plan.allocation(self.x)].raw),
             view(&plan.tensors[self.x]),
             Arg::Buffer(&memory[self.out].raw),
             view(&plan.tensors[self.out]),

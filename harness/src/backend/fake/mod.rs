@@ -20,9 +20,10 @@ use std::sync::LazyLock;
 use std::time::Duration;
 
 use conform_cases::formats::ElemType;
-use conform_cases::plan::{Part, Plan, Role, Step};
+use conform_cases::plan::{Part, Plan, Step, Tensor};
 
 use super::cpu::{CpuDevice, Stages};
+use super::routing::Reuse;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, LoadError, Probe};
 use crate::mutants::Edits;
 use crate::worker::sys;
@@ -68,24 +69,28 @@ impl Driver for Fake {
                     Some(_) => print(CHATTER, 20),
                     None => {}
                 }
-                Probe::Found(vec![describe(inner(Stages::default()).info(), rules)])
+                Probe::Found(vec![describe(CpuDevice::new(Stages::default()).info(), rules)])
             }
             Err(why) => Probe::Missing(why.clone()),
         }
     }
 
     fn open(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
-        Self::open_with(key, Stages::default())
+        Self::open_with(key, CpuDevice::new(Stages::default()))
     }
 
     fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
         let swap = edits.rust.ok_or_else(|| DeviceError("it swaps no stage".to_owned()))?;
-        Self::open_with(key, swap(Stages::default()))
+        Self::open_with(key, CpuDevice::new(swap(Stages::default())))
+    }
+
+    fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        Self::open_with(key, CpuDevice::new(Stages::default()).with_reuse(reuse))
     }
 }
 
 impl Fake {
-    fn open_with(key: &str, stages: Stages) -> Result<Box<dyn Device>, DeviceError> {
+    fn open_with(key: &str, inner: CpuDevice) -> Result<Box<dyn Device>, DeviceError> {
         let rules = RULES.as_ref().map_err(|why| DeviceError(why.clone()))?;
         if key != KEY {
             return Err(DeviceError(format!("no device '{key}', only {KEY}")));
@@ -93,13 +98,8 @@ impl Fake {
         if rules.draw("", |b| matches!(b, Behaviour::RefuseOpen)).is_some() {
             return Err(DeviceError("the fake driver was told to refuse".into()));
         }
-        Ok(Box::new(FakeDevice::new(rules, inner(stages))))
+        Ok(Box::new(FakeDevice::new(rules, Box::new(inner))))
     }
-}
-
-/// The device below: the embedded one, which is correct unless one of its stages was swapped.
-fn inner(stages: Stages) -> Box<dyn Device> {
-    Box::new(CpuDevice::new(stages))
 }
 
 /// The error of `CONFORM_FAKE`, if it is set and makes no sense: one line.
@@ -209,10 +209,10 @@ impl Device for FakeDevice {
         // Lies are about the whole tensor, whatever part of it is asked for.
         let mut whole = vec![0; t.parent_bytes()];
         self.inner.read(tensor, 0, &mut whole)?;
-        let is_first_input = plan.tensors.iter().position(|t| t.role != Role::Output) == Some(tensor);
+        let is_first_input = plan.tensors.iter().position(Tensor::is_input) == Some(tensor);
         for behaviour in &self.active {
             match behaviour {
-                Behaviour::Lie(lie) if t.role == Role::Output => {
+                Behaviour::Lie(lie) if t.is_output() => {
                     lie.tell(&mut Output::new(t, &mut whole, &self.written[tensor], self.runs));
                 }
                 Behaviour::TouchInput if is_first_input => lies::touch(&mut whole),
@@ -234,7 +234,7 @@ impl Device for FakeDevice {
     fn upload(&mut self, from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
         self.begin()?;
         self.put_off.act(&mut *self.inner)?;
-        let sizes = self.plan.iter().flat_map(|p| &p.tensors).map(conform_cases::plan::Tensor::parent_bytes);
+        let sizes = self.plan.iter().flat_map(|p| &p.tensors).map(Tensor::parent_bytes);
         let sizes: Vec<usize> = sizes.collect();
         self.move_lie().upload(&mut *self.inner, &mut self.put_off, &sizes, from, parts)
     }
@@ -262,6 +262,10 @@ impl Device for FakeDevice {
         }
         self.runs += 1;
         self.inner.run(steps)
+    }
+
+    fn sorts(&self) -> Option<u64> {
+        self.inner.sorts()
     }
 
     fn memory(&self) -> Option<DeviceMemory> {

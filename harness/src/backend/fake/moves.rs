@@ -155,7 +155,7 @@ mod tests {
     fn told(lie: MoveLie) -> (Vec<u8>, Result<(), DeviceError>, u8) {
         let tensors =
             ["a", "b", "c"].map(|name| Tensor::whole(name, ElemType::I8, [12, 1, 1, 1], Role::Output)).to_vec();
-        let plan = Plan { case: String::new(), tensors, buffers: vec![], steps: vec![] };
+        let plan = Plan { case: String::new(), tensors, steps: vec![], ..Plan::default() };
         let (mut device, mut put_off) = (CpuDevice::new(Stages::default()), PutOff::default());
         device.load(&plan).unwrap();
         device.write(2, 0, &[9]).unwrap();

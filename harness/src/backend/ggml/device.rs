@@ -98,9 +98,12 @@ impl GgmlDevice {
 
     /// Asks about each step. An operation that the device does not support must never be computed.
     fn check_support(&self, loaded: &Loaded) -> Result<(), LoadError> {
-        for (op, step) in loaded.ops.iter().zip(&loaded.plan.steps) {
-            // SAFETY: device and tensor are alive, and the tensor's sources have their memory, which is looked at.
-            if !unsafe { (self.ggml.base.ggml_backend_dev_supports_op)(self.handle.dev, *op) } {
+        for (ops, step) in loaded.ops.iter().zip(&loaded.plan.steps) {
+            let is_supported = |op: &*mut Tensor| {
+                // SAFETY: device and tensor are alive, and the tensor's sources have their memory, which is looked at.
+                unsafe { (self.ggml.base.ggml_backend_dev_supports_op)(self.handle.dev, *op) }
+            };
+            if !ops.iter().all(is_supported) {
                 return Err(LoadError::Unsupported(refusal(&loaded.plan, step)));
             }
         }

@@ -26,8 +26,8 @@ pub(super) struct Loaded {
     _buffers: Vec<Buffer>,
     /// The allocation of each tensor of the plan.
     pub(super) tensors: Vec<*mut Tensor>,
-    /// The operation of each step.
-    pub(super) ops: Vec<*mut Tensor>,
+    /// The operations of each step, mostly one; none for those that move bytes.
+    pub(super) ops: Vec<Vec<*mut Tensor>>,
     /// Views before what they look into.
     _contexts: [Context; 2],
     pub(super) plan: Plan,
@@ -49,7 +49,7 @@ impl Loaded {
             let why = "the plan has no weights, and only they lie in this type of buffer: see the device without it";
             return Err(LoadError::Unsupported(why.to_owned()));
         }
-        if plan.steps.iter().any(Step::moves_bytes) {
+        if plan.steps.iter().all(Step::moves_bytes) {
             return Self::bytes_only(ggml, handle, usual, plan);
         }
         let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
@@ -75,26 +75,33 @@ impl Loaded {
             buffers.push(buffer);
         }
 
-        let rest = Context::of_tensors(ggml, plan.tensors.len() + 4 * plan.steps.len())?;
+        let rest = Context::of_tensors(ggml, plan.tensors.len() + 6 * plan.steps.len())?;
         for (i, t) in plan.tensors.iter().enumerate().filter(|(_, t)| t.role == Role::Input) {
+            tensors[i] = rest.tensor(t, numbers[i]);
+        }
+        // What no operation writes is just memory.
+        for (i, t) in plan.tensors.iter().enumerate().filter(|(i, t)| t.is_output() && !is_written(plan, *i)) {
             tensors[i] = rest.tensor(t, numbers[i]);
         }
         let mut ops = Vec::with_capacity(plan.steps.len());
         for (at, step) in plan.steps.iter().enumerate() {
+            if step.moves_bytes() {
+                ops.push(Vec::new());
+                continue;
+            }
             let op = Operation::of(plan, at, step)?;
-            let source = |i: usize| match tensors[i] {
+            let source = |i: usize| match tensors[plan.allocation(i)] {
                 raw if raw.is_null() => {
                     Err(DeviceError(format!("step {at} reads '{}' before it is written", plan.tensors[i].name)))
                 }
                 raw => Ok(rest.view(&plan.tensors[i], raw)),
             };
-            let raw = match *step {
-                Step::MulMatId { weights, x, ids, .. } => rest.mul_mat_id(source(weights)?, source(x)?, source(ids)?),
-                Step::Argsort { x, order, .. } => rest.argsort(source(x)?, c_int::from(order == Order::Desc)),
-                Step::TopK { x, out } => {
-                    let target = &plan.tensors[out];
-                    rest.top_k(source(x)?, target.shape[0], target.parent_bytes())
+            let made = match *step {
+                Step::MulMatId { weights, x, ids, .. } => {
+                    vec![rest.mul_mat_id(source(weights)?, source(x)?, source(ids)?)]
                 }
+                Step::Argsort { x, order, .. } => vec![rest.argsort(source(x)?, c_int::from(order == Order::Desc))],
+                Step::TopK { x, out } => rest.top_k(source(x)?, &plan.tensors[out])?,
                 Step::Copy { .. }
                 | Step::Upload { .. }
                 | Step::Fetch { .. }
@@ -102,15 +109,23 @@ impl Loaded {
                 | Step::Llama { .. } => continue,
             };
             let target = &plan.tensors[op.out];
+            let Some(&raw) = made.last() else { continue };
             if rest.bytes(raw) != target.parent_bytes() {
                 let (has, wanted) = (rest.bytes(raw), target.parent_bytes());
                 return Err(DeviceError(format!("'{}' has {has} bytes in ggml, not {wanted}", target.name)).into());
             }
             rest.name(raw, &target.name);
+            if !tensors[op.out].is_null() {
+                let why = format!("two steps write '{}': ggml's operations have results of their own", target.name);
+                return Err(LoadError::Unsupported(why));
+            }
             tensors[op.out] = raw;
-            ops.push(raw);
+            ops.push(made);
         }
         buffers.push(rest.allocate(handle.dev, usual, bytes(&[Role::Input, Role::Output]))?);
+        for i in 0..tensors.len() {
+            tensors[i] = tensors[plan.allocation(i)];
+        }
         if let Some(i) = tensors.iter().position(|t| t.is_null()) {
             return Err(DeviceError(format!("no step writes '{}'", plan.tensors[i].name)).into());
         }
@@ -124,10 +139,6 @@ impl Loaded {
         usual: *mut BufferType,
         plan: &Plan,
     ) -> Result<Self, LoadError> {
-        if !plan.steps.iter().all(Step::moves_bytes) {
-            let why = "a plan with operations beside steps that move bytes".to_owned();
-            return Err(LoadError::Unsupported(why));
-        }
         let context = Context::of_tensors(ggml, plan.tensors.len())?;
         let numbers = plan.tensors.iter().map(|t| types::number(ggml, t.ty).map_err(LoadError::Unsupported));
         let numbers: Vec<c_int> = numbers.collect::<Result<_, _>>()?;
@@ -139,7 +150,7 @@ impl Loaded {
             graph: None,
             _buffers: buffers,
             tensors,
-            ops: vec![],
+            ops: vec![Vec::new(); plan.steps.len()],
             _contexts: [context, empty],
             plan: plan.clone(),
         })
@@ -149,13 +160,21 @@ impl Loaded {
     pub(super) fn graph(&mut self, ggml: &'static Ggml, steps: Range<usize>) -> Result<&Graph, DeviceError> {
         let ops = self.ops.get(steps.clone());
         let ops = ops.ok_or_else(|| DeviceError(format!("steps {steps:?} of a plan of {}", self.ops.len())))?;
+        let nodes = ops.concat();
         let graph = match self.graph.take() {
             Some((of, graph)) if of == steps => graph,
-            _ if ops.len() == self.ops.len() => Graph::whole(ggml, ops)?,
-            _ => Graph::part(ggml, ops)?,
+            _ if ops.len() == self.ops.len() => Graph::whole(ggml, &nodes)?,
+            _ => Graph::part(ggml, &nodes)?,
         };
         Ok(&self.graph.insert((steps, graph)).1)
     }
+}
+
+/// True if a step computes it.
+fn is_written(plan: &Plan, tensor: usize) -> bool {
+    let mut operations = plan.steps.iter().filter(|step| !step.moves_bytes());
+    // An operation names its result last.
+    operations.any(|step| step.tensors().last() == Some(&tensor))
 }
 
 /// What a step writes.

@@ -5,11 +5,12 @@
 
 use std::ffi::{CString, c_int};
 
-use conform_cases::plan::Tensor as PlanTensor;
+use conform_cases::formats::ElemType;
+use conform_cases::plan::{Role, Tensor as PlanTensor};
 
 use super::api::{BufferType, Dev, RawBackend, RawBuffer, RawContext, RawGraph, Tensor, USAGE_WEIGHTS};
 use super::library::{Ggml, text};
-use super::log;
+use super::{log, types};
 use crate::backend::{DeviceError, LoadError};
 
 /// A device with its queue or threads.
@@ -100,13 +101,34 @@ impl Context {
         unsafe { (self.ggml.base.ggml_mul_mat_id)(self.raw, weights, x, ids) }
     }
 
-    /// `ggml_top_k`; until late 2025 that was a view of an argsort, which is copied here into a tensor of its own.
-    pub(super) fn top_k(&self, x: *mut Tensor, k: usize, bytes: usize) -> *mut Tensor {
-        // SAFETY: as for `argsort`; k is at most the columns of x, as the plan's check has seen.
-        unsafe {
-            let raw = (self.ggml.base.ggml_top_k)(self.raw, x, c_int::try_from(k).unwrap_or(c_int::MAX));
-            if self.bytes(raw) == bytes { raw } else { (self.ggml.base.ggml_cont)(self.raw, raw) }
+    /// `ggml_top_k` into a tensor of the plan. Until late 2025 that was a view of an argsort, which is made here step by
+    /// step and copied into a tensor of its own. The operations in their order; the last has the result.
+    pub(super) fn top_k(&self, x: *mut Tensor, t: &PlanTensor) -> Result<Vec<*mut Tensor>, DeviceError> {
+        const DESCENDING: c_int = 1;
+        if Self::has_top_k(self.ggml)? {
+            let k = c_int::try_from(t.shape[0]).unwrap_or(c_int::MAX);
+            // SAFETY: as for `argsort`; k is at most the columns of x, as the plan's check has seen.
+            return Ok(vec![unsafe { (self.ggml.base.ggml_top_k)(self.raw, x, k) }]);
         }
+        let order = self.argsort(x, DESCENDING);
+        let ([a, b, c, d], row) = (signed(t.shape), self.bytes(order) / t.parent_rows());
+        let planes = [row * t.shape[1], row * t.shape[1] * t.shape[2]];
+        // SAFETY: both live in this context, and the first columns of each row lie inside of it.
+        let best = unsafe {
+            let best = (self.ggml.base.ggml_view_4d)(self.raw, order, a, b, c, d, row, planes[0], planes[1], 0);
+            (self.ggml.base.ggml_cont)(self.raw, best)
+        };
+        Ok(vec![order, best])
+    }
+
+    /// Whether a build has an operation of its own for it: a view of two rows reaches over more bytes than the result has.
+    fn has_top_k(ggml: &'static Ggml) -> Result<bool, DeviceError> {
+        let f32 = types::number(ggml, ElemType::F32).map_err(DeviceError)?;
+        let trial = Self::of_tensors(ggml, 4)?;
+        let x = trial.tensor(&PlanTensor::whole("x", ElemType::F32, [2, 2, 1, 1], Role::Input), f32);
+        // SAFETY: the context has room, and what is made in it is only looked at.
+        let best = unsafe { (ggml.base.ggml_top_k)(trial.raw, x, 1) };
+        Ok(trial.bytes(best) == 2 * size_of::<i32>())
     }
 
     /// `ggml_argsort`.
@@ -201,6 +223,8 @@ impl Graph {
 
     /// These operations and nothing that they need: it is there already.
     pub(super) fn part(ggml: &'static Ggml, ops: &[*mut Tensor]) -> Result<Self, DeviceError> {
+        // Newer builds compute only what was in such a graph once.
+        Self::whole(ggml, ops)?;
         let graph = Self::empty(ggml)?;
         for op in ops {
             // SAFETY: as above.

@@ -82,7 +82,7 @@ impl Argsort {
 
     /// Enqueues the step.
     pub(super) fn enqueue(&self, runtime: &Runtime, plan: &Plan, memory: &[Memory]) -> Result<(), DeviceError> {
-        let x = [Arg::Buffer(&memory[self.x].raw), view(&plan.tensors[self.x])];
+        let x = [Arg::Buffer(&memory[plan.allocation(self.x)].raw), view(&plan.tensors[self.x])];
         let out = [Arg::Buffer(&memory[self.out].raw), view(&plan.tensors[self.out])];
         let [_, r1, r2, _] = plan.tensors[self.x].shape;
         let dims = Arg::Dims([r1 as u32, r2 as u32]);

@@ -40,6 +40,7 @@ use opencl3::device::{CL_DEVICE_TYPE_ALL, CL_FP_DENORM, Device as ClDevice};
 use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LOAD_FAILED};
 use opencl3::platform::{Platform, get_platforms};
 
+use super::routing::Reuse;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
 use crate::mutants::Edits;
 use forms::Forms;
@@ -69,6 +70,10 @@ impl Driver for OpenCl {
 
     fn open_mutant(&self, key: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
         self.open_with(key, &edited(edits.opencl).map_err(DeviceError)?)
+    }
+
+    fn open_reusing(&self, key: &str, reuse: Reuse) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::open_device(key, &SOURCES)?.with_reuse(reuse)))
     }
 }
 

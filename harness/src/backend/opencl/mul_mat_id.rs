@@ -12,6 +12,7 @@ use super::memory::Memory;
 use super::program::{GROUP, Kernel, TILE_ROWS, TILE_SLOTS, VECTOR_LANES};
 use super::runtime::{Allocator, Arg, Buffer, Runtime, view};
 use crate::backend::gpu::{EXPERT_TYPES, Shape, unsupported};
+use crate::backend::routing::Tables;
 use crate::backend::{DeviceError, LoadError};
 
 /// A loaded step.
@@ -27,18 +28,24 @@ pub(super) struct MulMatId {
 enum Path {
     Expert { type_code: u32 },
     Gemv,
-    Gemm(Box<Routing>),
+    Gemm(Box<Gemm>),
 }
 
-/// Scratch of the gemm path.
-struct Routing {
+/// The gemm path of a step.
+struct Gemm {
+    /// Where its sorted slots are, and whether it was the first to need them.
+    table: (usize, bool),
     /// No routing needs more tiles.
     max_tiles: usize,
+    gathered: Buffer,
+}
+
+/// Slots sorted by expert. Those of one routing serve every matmul that has it.
+pub(super) struct Table {
     counts: Buffer,
     tile_offset: Buffer,
     tile_expert: Buffer,
     sorted: Buffer,
-    gathered: Buffer,
 }
 
 impl MulMatId {
@@ -47,6 +54,7 @@ impl MulMatId {
         memory: &mut Allocator<'_>,
         plan: &Plan,
         [weights, x, ids, out]: [usize; 4],
+        tables: &mut Tables,
     ) -> Result<Self, LoadError> {
         let tensors = &plan.tensors;
         let shape = Shape::new([&tensors[weights], &tensors[x], &tensors[ids], &tensors[out]], TILE_SLOTS)?;
@@ -59,7 +67,10 @@ impl MulMatId {
                 runtime.countable(&kernels.gemv, outputs.saturating_mul(GROUP as u64))?;
                 Path::Gemv
             }
-            ElemType::Mxfp4 => Path::Gemm(Box::new(Routing::new(memory, &shape)?)),
+            ElemType::Mxfp4 => {
+                let table = tables.table(plan, ids, shape.experts);
+                Path::Gemm(Box::new(Gemm::new(memory, &shape, table)?))
+            }
             ty => {
                 let Some(type_code) = EXPERT_TYPES.iter().position(|t| *t == ty) else {
                     return unsupported(format!("{ty} weights"));
@@ -86,18 +97,35 @@ impl MulMatId {
         }
     }
 
+    /// Memory for sorted slots, if no earlier step needs the same. So many tables are there.
+    pub(super) fn new_table(&self, memory: &mut Allocator<'_>, count: usize) -> Result<Option<Table>, LoadError> {
+        match &self.path {
+            Path::Gemm(gemm) if gemm.table == (count, true) => {
+                Table::new(memory, self.shape.experts, gemm.max_tiles).map(Some)
+            }
+            _ => Ok(None),
+        }
+    }
+
     /// Scratch buffers, for poisoning.
     pub(super) fn scratch(&self) -> Vec<&Buffer> {
         match &self.path {
-            Path::Gemm(r) => vec![&r.counts, &r.tile_offset, &r.tile_expert, &r.sorted, &r.gathered],
+            Path::Gemm(gemm) => vec![&gemm.gathered],
             _ => Vec::new(),
         }
     }
 
     /// Enqueues the step. Weights are converted already.
-    pub(super) fn enqueue(&self, runtime: &Runtime, plan: &Plan, memory: &[Memory]) -> Result<(), DeviceError> {
+    pub(super) fn enqueue(
+        &self,
+        runtime: &Runtime,
+        plan: &Plan,
+        memory: &[Memory],
+        tables: &mut Tables,
+        sorted: &[Table],
+    ) -> Result<(), DeviceError> {
         let s = &self.shape;
-        let tensor = |i: usize| (Arg::Buffer(&memory[i].raw), view(&plan.tensors[i]));
+        let tensor = |i: usize| (Arg::Buffer(&memory[plan.allocation(i)].raw), view(&plan.tensors[i]));
         let (x, x_view) = tensor(self.x);
         let (ids, ids_view) = tensor(self.ids);
         let (out, out_view) = tensor(self.out);
@@ -117,30 +145,33 @@ impl MulMatId {
         let converted = memory[self.weights].converted.as_ref();
         let converted = converted.ok_or_else(|| DeviceError("mxfp4 weights have no converted form".to_owned()))?;
         let (scale, code) = (Arg::Buffer(&converted.scale), Arg::Buffer(&converted.code));
-        let Path::Gemm(routing) = &self.path else {
+        let Path::Gemm(gemm) = &self.path else {
             let args = [scale, code, k, rows, experts, x, x_view, per_token, ids, ids_view, out, out_view];
             return launch(&kernels.gemv, s.used * s.rows.div_ceil(VECTOR_LANES), &args);
         };
 
+        let table = &sorted[gemm.table.0];
         let [counts, tile_offset, tile_expert, sorted, gathered] =
-            [&routing.counts, &routing.tile_offset, &routing.tile_expert, &routing.sorted, &routing.gathered]
-                .map(Arg::Buffer);
-        let places = routing.max_tiles * TILE_SLOTS;
-        runtime.fill(&routing.counts, 0)?;
-        launch_items(&kernels.histogram, s.slots(), &[ids, ids_view, used, slots, experts, counts])?;
-        launch(&kernels.scan, 1, &[counts, experts, tile_offset])?;
-        launch_items(&kernels.pad, places, &[tile_offset, experts, sorted])?;
-        let scatter = [ids, ids_view, used, slots, experts, tile_offset, counts, tile_expert, sorted];
-        launch_items(&kernels.scatter, s.slots(), &scatter)?;
+            [&table.counts, &table.tile_offset, &table.tile_expert, &table.sorted, &gemm.gathered].map(Arg::Buffer);
+        let places = gemm.max_tiles * TILE_SLOTS;
+        if !tables.is_good(gemm.table.0) {
+            runtime.fill(&table.counts, 0)?;
+            launch_items(&kernels.histogram, s.slots(), &[ids, ids_view, used, slots, experts, counts])?;
+            launch(&kernels.scan, 1, &[counts, experts, tile_offset])?;
+            launch_items(&kernels.pad, places, &[tile_offset, experts, sorted])?;
+            let scatter = [ids, ids_view, used, slots, experts, tile_offset, counts, tile_expert, sorted];
+            launch_items(&kernels.scatter, s.slots(), &scatter)?;
+            tables.made(gemm.table.0);
+        }
         let reorder = [x, x_view, k, per_token, used, experts, tile_offset, sorted, gathered];
         launch_items(&kernels.reorder, places * s.k, &reorder)?;
-        let gemm = [scale, code, k, rows, experts, used, tile_offset, tile_expert, sorted, gathered, out, out_view];
-        launch(&kernels.gemm, routing.max_tiles * s.rows.div_ceil(TILE_ROWS), &gemm)
+        let multiply = [scale, code, k, rows, experts, used, tile_offset, tile_expert, sorted, gathered, out, out_view];
+        launch(&kernels.gemm, gemm.max_tiles * s.rows.div_ceil(TILE_ROWS), &multiply)
     }
 }
 
-impl Routing {
-    fn new(memory: &mut Allocator<'_>, s: &Shape) -> Result<Self, LoadError> {
+impl Gemm {
+    fn new(memory: &mut Allocator<'_>, s: &Shape, table: (usize, bool)) -> Result<Self, LoadError> {
         let runtime = memory.runtime;
         let kernels = &runtime.kernels;
         for kernel in
@@ -154,13 +185,22 @@ impl Routing {
         let values = (places as u64).saturating_mul(s.k as u64);
         runtime.countable(&kernels.reorder, values)?;
         runtime.countable(&kernels.gemm, (max_tiles as u64).saturating_mul(s.rows as u64 + TILE_ROWS as u64))?;
-        Ok(Routing {
-            max_tiles,
-            counts: memory.scratch("slots per expert", s.experts)?,
-            tile_offset: memory.scratch("first tile per expert", s.experts + 1)?,
+        Ok(Gemm { table, max_tiles, gathered: memory.scratch("sorted activations", places * s.k)? })
+    }
+}
+
+impl Table {
+    fn new(memory: &mut Allocator<'_>, experts: usize, max_tiles: usize) -> Result<Self, LoadError> {
+        Ok(Table {
+            counts: memory.scratch("slots per expert", experts)?,
+            tile_offset: memory.scratch("first tile per expert", experts + 1)?,
             tile_expert: memory.scratch("expert per tile", max_tiles)?,
-            sorted: memory.scratch("sorted slots", places)?,
-            gathered: memory.scratch("sorted activations", places * s.k)?,
+            sorted: memory.scratch("sorted slots", max_tiles * TILE_SLOTS)?,
         })
+    }
+
+    /// Scratch buffers, for poisoning.
+    pub(super) fn scratch(&self) -> [&Buffer; 4] {
+        [&self.counts, &self.tile_offset, &self.tile_expert, &self.sorted]
     }
 }

@@ -1,7 +1,6 @@
 //! Every mutant. A new one is one entry in one of these files.
 //!
-//! M1 to M12 are the faults that the project has promised to catch. M2 (sorted routing kept between calls) needs
-//! sequences of calls, which are not there yet.
+//! M1 to M12 are the faults that the project has promised to catch.
 
 mod identity;
 mod products;

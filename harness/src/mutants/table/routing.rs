@@ -2,6 +2,7 @@
 
 use crate::backend::cpu::Stages;
 use crate::backend::cpu::arguments::{Ids, Interleaved, PADDING, TILE_SLOTS, View};
+use crate::backend::routing::Reuse;
 use crate::mutants::plain::{id, with_ids};
 use crate::mutants::{Edits, Fault, Mutant};
 
@@ -64,6 +65,20 @@ pub(super) const MUTANTS: &[Mutant] = &[
                 if is_known { NOBODY } else { id(ids, slot) }
             }),
         }),
+    },
+    Mutant {
+        id: "m2-routing-by-shapes",
+        bug: "A11 ggml 0c0e8ec2",
+        what: "sorted slots are used again for other ids of the same shape",
+        op: OP,
+        fault: Fault::Routing(Reuse::SameShapes),
+    },
+    Mutant {
+        id: "m2-routing-by-tensor",
+        bug: "A11 ggml 0c0e8ec2",
+        what: "sorted slots are used again for other ids in the same tensor",
+        op: OP,
+        fault: Fault::Routing(Reuse::SameTensor),
     },
     // CUDA's counters are cleared by the driver and not by a kernel.
     Mutant {
