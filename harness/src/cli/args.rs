@@ -32,6 +32,15 @@ pub(super) enum Command {
     Replay(Replay),
     /// Put known faults into our own kernels, and tell which case catches each
     Mutants(Mutants),
+    /// Show a run again, out of the files that --out wrote
+    Report(Report),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Report {
+    /// The folder of the run
+    #[arg(value_name = "DIR")]
+    pub(super) dir: PathBuf,
 }
 
 /// Where to look for devices, beside the backends that are found by themselves.
