@@ -44,6 +44,7 @@ impl Library {
             Call::Open { context }
             | Call::Decode { context, .. }
             | Call::Remove { context, .. }
+            | Call::Copy { context, .. }
             | Call::Size { context, .. }
             | Call::Save { context, .. }
             | Call::Load { context, .. } => *context,
@@ -71,6 +72,10 @@ impl Library {
             Call::Remove { sequence, from, to, .. } => {
                 let to = if *to < 0 { i32::MAX } else { *to };
                 memory.attention.as_mut().unwrap().remove(*sequence, *from, to);
+                (1, vec![])
+            }
+            Call::Copy { from, to, .. } => {
+                memory.attention.as_mut().unwrap().copy(*from, *to).unwrap();
                 (1, vec![])
             }
             Call::Size { what, .. } => {
@@ -161,7 +166,7 @@ fn a_right_library_passes() {
 #[test]
 fn wrong_records_fail() {
     type Change = fn(&Script, usize, &mut i64, &mut Vec<u8>);
-    let faults: [(Scenario, &[&str], Change); 9] = [
+    let faults: [(Scenario, &[&str], Change); 11] = [
         // A size that is asked for in vain.
         (Scenario::Fresh, &["size"], |s, i, value, _| {
             *value += i64::from(matches!(s.calls[i], Call::Size { .. }));
@@ -193,6 +198,18 @@ fn wrong_records_fail() {
         // A refusal that changes what comes after.
         (Scenario::Damaged, &["intact"], |s, i, _, bytes| {
             if i > 0 && matches!(s.calls[i - 1], Call::Load { .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A sequence that others disturb.
+        (Scenario::Holes, &["beside"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 2, sequence: 1, .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A copy that goes on as something else.
+        (Scenario::Copied, &["copy"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 0, sequence: 1, .. }) {
                 bytes[3] ^= 0x40;
             }
         }),

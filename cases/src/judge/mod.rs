@@ -51,7 +51,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 31] = [
+pub const CHECKS: [&str; 33] = [
     "support",
     "decoded",
     "written",
@@ -80,6 +80,8 @@ pub const CHECKS: [&str; 31] = [
     "source",
     "outside",
     "intact",
+    "beside",
+    "copy",
     "logits",
     "others",
     "partial",

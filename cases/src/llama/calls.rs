@@ -49,6 +49,15 @@ pub enum Call {
         /// The end; all that follow if negative.
         to: i32,
     },
+    /// `llama_memory_seq_cp`, of all positions. Value 1.
+    Copy {
+        /// Where.
+        context: usize,
+        /// The sequence.
+        from: i32,
+        /// What its copy is called.
+        to: i32,
+    },
     /// `llama_state_get_size` or `llama_state_seq_get_size`.
     Size {
         /// Of which context.

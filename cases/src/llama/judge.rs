@@ -16,11 +16,13 @@ use crate::state::shape::Shape;
 use crate::state::stages::Stages;
 
 /// The checks, with what each says.
-pub const CHECKS: [(&str, &str); 7] = [
+pub const CHECKS: [(&str, &str); 9] = [
     ("size", "bytes asked for, written and read are the same, and nothing is written behind them"),
     ("blob", "our own reader takes a blob, and writes it back as it was"),
     ("refusal", "a damaged blob is refused"),
     ("intact", "a blob that is refused changes nothing"),
+    ("beside", "without any saving, sequences of one context do not disturb each other"),
+    ("copy", "a copied sequence goes on as the original does"),
     ("logits", "with the state restored the same tokens give the same logits"),
     ("others", "sequences beside the one that is loaded go on as without it"),
     ("partial", "a partial state restores what removing positions does not"),
@@ -58,9 +60,9 @@ impl LlamaOracle {
         let looked = Looked { arch: self.arch, calls: &self.script.calls, records };
         let repeats = matches!(device.kernels, Kernels::GgmlCpuAvx | Kernels::GgmlCpuPlain);
         let fared = |claim: &Claim| match claim {
-            Claim::Same { check: of, got, want, exactly, load } if *of == check => {
+            Claim::Same { check: name, got, want, exactly, of } if *name == check => {
                 let exactly = *exactly && repeats;
-                Some(looked.values([*load]).map_or_else(|absent| absent, |_| looked.same(*got, *want, exactly)))
+                Some(looked.values([*of]).map_or_else(|absent| absent, |_| looked.same(*got, *want, exactly)))
             }
             Claim::Differs { got, want } if check == "logits" => Some(looked.differs(*got, *want)),
             Claim::Size { size, save, load } if check == "size" => Some(looked.sizes(*size, *save, *load)),

@@ -140,6 +140,7 @@ impl Session {
             Call::Remove { context, sequence, from, to } => {
                 (self.remove(self.context(*context)?, *sequence, *from, *to), Vec::new())
             }
+            Call::Copy { context, from, to } => (self.copy(self.context(*context)?, *from, *to), Vec::new()),
             Call::Size { context, what } => (self.size(self.context(*context)?, *what), Vec::new()),
             Call::Save { context, what, blob } => {
                 let (value, bytes) = self.save(self.context(*context)?, *what);
@@ -227,6 +228,21 @@ impl Session {
             let remove = api.llama_kv_self_seq_rm.or(api.llama_kv_cache_seq_rm);
             remove.map_or(ABSENT, |remove| remove(context, sequence, from, to).into())
         }
+    }
+
+    /// By the names that the function had, as above.
+    fn copy(&self, context: *mut LlamaContext, from: i32, to: i32) -> i64 {
+        let api = self.api;
+        // SAFETY: the context is alive, and its memory is its own. Negative ends mean all positions.
+        unsafe {
+            if let (Some(memory), Some(copy)) = (api.llama_get_memory, api.llama_memory_seq_cp) {
+                copy(memory(context), from, to, -1, -1);
+                return 1;
+            }
+            let Some(copy) = api.llama_kv_self_seq_cp.or(api.llama_kv_cache_seq_cp) else { return ABSENT };
+            copy(context, from, to, -1, -1);
+        }
+        1
     }
 
     fn size(&self, context: *mut LlamaContext, what: Piece) -> i64 {
