@@ -166,7 +166,7 @@ fn a_right_library_passes() {
 #[test]
 fn wrong_records_fail() {
     type Change = fn(&Script, usize, &mut i64, &mut Vec<u8>);
-    let faults: [(Scenario, &[&str], Change); 11] = [
+    let faults: [(Scenario, &[&str], Change); 12] = [
         // A size that is asked for in vain.
         (Scenario::Fresh, &["size"], |s, i, value, _| {
             *value += i64::from(matches!(s.calls[i], Call::Size { .. }));
@@ -210,6 +210,12 @@ fn wrong_records_fail() {
         // A copy that goes on as something else.
         (Scenario::Copied, &["copy"], |s, i, _, bytes| {
             if matches!(s.calls[i], Call::Decode { context: 0, sequence: 1, .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A copy that was put off, and saved before it was made.
+        (Scenario::Copied, &["queued"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 1, sequence: 1, .. }) {
                 bytes[3] ^= 0x40;
             }
         }),

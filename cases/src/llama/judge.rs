@@ -16,13 +16,14 @@ use crate::state::shape::Shape;
 use crate::state::stages::Stages;
 
 /// The checks, with what each says.
-pub const CHECKS: [(&str, &str); 9] = [
+pub const CHECKS: [(&str, &str); 10] = [
     ("size", "bytes asked for, written and read are the same, and nothing is written behind them"),
     ("blob", "our own reader takes a blob, and writes it back as it was"),
     ("refusal", "a damaged blob is refused"),
     ("intact", "a blob that is refused changes nothing"),
     ("beside", "without any saving, sequences of one context do not disturb each other"),
     ("copy", "a copied sequence goes on as the original does"),
+    ("queued", "a copy that is saved before anything else is decoded has its rows"),
     ("logits", "with the state restored the same tokens give the same logits"),
     ("others", "sequences beside the one that is loaded go on as without it"),
     ("partial", "a partial state restores what removing positions does not"),
