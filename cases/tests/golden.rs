@@ -206,6 +206,7 @@ fn state_blobs() {
         cells: 4,
         sequences: 3,
         layers: 1,
+        others: 0,
         r_embd: 2,
         s_embd: 3,
         r_type: ElemType::F32,

@@ -11,13 +11,14 @@ use conform_cases::judge::{Capabilities, Check, Status};
 use conform_cases::llama::calls::{ABSENT, Call, GUARD, Piece, write_record};
 use conform_cases::llama::judge::{CHECKS, LlamaOracle};
 use conform_cases::llama::script::{CELLS, SEQUENCES, Scenario, Script};
-use conform_cases::llama::weights::{Arch, VOCABULARY};
+use conform_cases::llama::weights::{Arch, Cache, VOCABULARY};
 use conform_cases::model::Kernels;
 use conform_cases::state::attention::Cell;
 use conform_cases::state::container::{Container, Kind};
 use conform_cases::state::memory::{Memory, What};
 use conform_cases::state::mutants::MUTANTS;
 use conform_cases::state::plain::PlainMemory;
+use conform_cases::state::shape::Shape;
 use conform_cases::state::stages::Stages;
 use conform_cases::stream::Stream;
 
@@ -50,7 +51,9 @@ impl Library {
             | Call::Load { context, .. } => *context,
         };
         if let Call::Open { .. } = call {
-            let shape = Arch::Llama.shape(1, CELLS, SEQUENCES, false).unwrap();
+            let caches = Arch::Llama.caches(1, CELLS, SEQUENCES, false);
+            let [Cache::Kv(kv)] = caches[..] else { unreachable!() };
+            let shape = Shape { kv: Some(kv), recurrent: None };
             let device = PlainMemory::new(&shape.tensors());
             self.contexts.insert(context, Context { memory: Memory::new(&shape, self.stages), device });
             return (1, vec![]);

@@ -132,7 +132,7 @@ mod tests {
             assert_eq!(case.plan().buffers[0].bytes % 32, 0);
         }
         for (id, why) in [
-            ("llama_state/a=bert/do=fresh/v1-1", "is no architecture; known: llama, moe, mamba, swa"),
+            ("llama_state/a=bert/do=fresh/v1-1", "is no architecture; known: llama, moe, mamba, swa, hybrid"),
             ("llama_state/a=llama/do=nothing/v1-1", "is no scenario; known: fresh"),
             ("llama_state/a=llama/do=fresh,n=1/v1-1", "unknown key 'n'"),
         ] {

@@ -1,7 +1,8 @@
 //! Whether the claims of a script hold for the records that a build left behind.
 
 use super::calls::{ABSENT, Call, Damage, GUARD, Piece, Record, read_records};
-use super::script::{CELLS, Claim, SEQUENCES, Script};
+use super::read::{Unread, read_back};
+use super::script::{Claim, Script};
 use super::weights::Arch;
 use crate::formats::read_f32;
 use crate::inputs::Inputs;
@@ -9,11 +10,6 @@ use crate::judge::values::Expected;
 use crate::judge::{Capabilities, Check, Failure, Findings, Oracle, RunBytes};
 use crate::model::Kernels;
 use crate::state::container::{Container, Kind};
-use crate::state::io::StateError;
-use crate::state::memory::{Memory, What};
-use crate::state::plain::PlainMemory;
-use crate::state::shape::Shape;
-use crate::state::stages::Stages;
 
 /// The checks, with what each says.
 pub const CHECKS: [(&str, &str); 10] = [
@@ -230,11 +226,8 @@ impl Looked<'_> {
                     blob.len()
                 ))
             }
-            Err(Unread::UnknownMemory) => Fared::Unknown("our reader knows no such memory".to_owned()),
-            Err(Unread::Refused { .. }) if !self.is_current() => {
-                Fared::Unknown("formats before May 2026 are not read".to_owned())
-            }
-            Err(Unread::Refused { why, .. }) => Fared::Broken(format!("call {save}: {why}")),
+            Err(_) if !self.is_current() => Fared::Unknown("blobs of a build this old are not read".to_owned()),
+            Err(Unread { why, .. }) => Fared::Broken(format!("call {save}: {why}")),
         }
     }
 
@@ -251,10 +244,7 @@ impl Looked<'_> {
                 // What a strict reader takes may be loaded: it is another state. And whose a row is may be anybody's.
                 let is_read = read_back(self.arch, what, blob).is_ok();
                 is_read
-                    && matches!(
-                        read_back(self.arch, what, &damage.of(blob)),
-                        Err(Unread::Refused { is_structure: true, .. })
-                    )
+                    && matches!(read_back(self.arch, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
             }
         };
         match value {
@@ -279,57 +269,4 @@ fn describe(damage: Damage) -> String {
         Damage::Cut(missing) => format!("the last {missing} missing"),
         Damage::Word { at, add } => format!("{} added to the number at {at}", add.cast_signed()),
     }
-}
-
-/// Why a blob was not read.
-enum Unread {
-    UnknownMemory,
-    Refused {
-        why: String,
-        /// A field that says how to read the rest, and not whose a row is.
-        is_structure: bool,
-    },
-}
-
-impl From<StateError> for Unread {
-    fn from(e: StateError) -> Self {
-        // With another count of sequences what follows may be read as other cells, and come out even.
-        let is_place = |field: &str| ["position", "sequence", "sequences"].iter().any(|place| field.ends_with(place));
-        let is_structure = !matches!(&e, StateError::Refused { field, .. } if is_place(field));
-        Unread::Refused { why: e.to_string(), is_structure }
-    }
-}
-
-/// What our own reader and writer make of a blob.
-fn read_back(arch: Arch, what: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
-    let (kind, what) = match what {
-        Piece::Whole => (Kind::Whole, What::All),
-        Piece::Sequence(sequence) | Piece::Partial(sequence) => (Kind::Sequence, What::Sequence(sequence)),
-    };
-    let (container, start) = Container::read(kind, blob)?;
-    if let Container::Whole { architecture } = &container
-        && architecture != arch.name()
-    {
-        let why = format!("the blob is of '{architecture}', the model of '{}'", arch.name());
-        return Err(Unread::Refused { why, is_structure: true });
-    }
-    let (head, part) = blob.split_at(start);
-    let mut why = Unread::UnknownMemory;
-    for shape in shapes(arch, part) {
-        let mut device = PlainMemory::new(&shape.tensors());
-        let mut memory = Memory::new(&shape, Stages::default());
-        let saved = memory.load(what, false, part, &mut device);
-        match saved.and_then(|()| memory.save(what, false, Vec::new(), &mut device)) {
-            Ok(saved) => return Ok([head, &saved].concat()),
-            Err(e) => why = e.into(),
-        }
-    }
-    Err(why)
-}
-
-/// The memories that may lie behind a blob. Streams stand in it; whether V is transposed depends on the build.
-fn shapes(arch: Arch, part: &[u8]) -> Vec<Shape> {
-    let first = part.first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
-    let streams = if (1..=SEQUENCES).contains(&first) { first } else { 1 };
-    [false, true].into_iter().filter_map(|v_trans| arch.shape(streams, CELLS, SEQUENCES, v_trans)).collect()
 }

@@ -175,7 +175,7 @@ impl Script {
         self.call(Call::Remove { context: SOURCE, sequence: 0, from: len as i32, to: -1 });
         source.position = len as i32;
         let got = self.decode(&mut source, &next);
-        self.claims.push(Claim::Size { size, save, load });
+        self.claims.extend([Claim::Size { size, save, load }, Claim::Blob { save }]);
         self.claims.push(Claim::Same { check: "partial", got, want, exactly: false, of: load });
     }
 

@@ -1,0 +1,155 @@
+//! What our own reader and writer make of a build's blobs.
+//!
+//! Blobs are those of August 2026, and as far back as little differs: a sequence without a magic (before May 2026), outputs
+//! between a whole state's name and its memory (before 2026), no count of streams (before July 2025).
+//!
+//! ```text
+//! outputs: u32 count, i32 place..., u64 logits, f32..., u64 embeddings, f32...
+//! ```
+
+use super::calls::Piece;
+use super::script::{CELLS, SEQUENCES};
+use super::weights::{Arch, Cache};
+use crate::state::attention::Attention;
+use crate::state::container::{Container, Kind};
+use crate::state::io::{MemoryReader, MemoryWriter, StateError};
+use crate::state::memory::What;
+use crate::state::plain::PlainMemory;
+use crate::state::recurrent::Recurrent;
+use crate::state::stages::Stages;
+
+/// Why a blob was not read.
+pub(super) struct Unread {
+    /// One line.
+    pub(super) why: String,
+    /// A field that says how to read the rest, and not whose a row is.
+    pub(super) is_structure: bool,
+    /// How far it was read.
+    at: usize,
+}
+
+impl Unread {
+    fn new(e: &StateError, start: usize) -> Self {
+        // With another count of sequences what follows may be read as other cells, and come out even.
+        let is_place = |field: &str| ["position", "sequence", "sequences"].iter().any(|place| field.ends_with(place));
+        let (at, is_structure) = match e {
+            StateError::Refused { field, offset, .. } => (start + offset, !is_place(field)),
+            _ => (start, true),
+        };
+        Unread { why: e.to_string(), is_structure, at }
+    }
+}
+
+/// A blob that was read and written again. Of several readings that fail, the one that comes furthest says why.
+pub(super) fn read_back(arch: Arch, piece: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
+    let (kind, what) = match piece {
+        Piece::Whole => (Kind::Whole, What::All),
+        Piece::Sequence(sequence) | Piece::Partial(sequence) => (Kind::Sequence, What::Sequence(sequence)),
+    };
+    let is_partial = matches!(piece, Piece::Partial(_));
+    let mut why: Option<Unread> = None;
+    for (start, counts_streams) in starts(arch, kind, blob)? {
+        let (head, part) = blob.split_at(start);
+        // What an old build leaves out is put before its memory, and taken away again.
+        let streams = 1u32.to_le_bytes();
+        let added = if counts_streams { &[][..] } else { &streams };
+        let part = [added, part].concat();
+        for v_trans in [false, true] {
+            match through(&caches(arch, &part, v_trans, is_partial), what, &part) {
+                Ok(back) => return Ok([head, &back[added.len()..]].concat()),
+                Err(e) => {
+                    let e = Unread::new(&e, start);
+                    if why.as_ref().is_none_or(|why| why.at < e.at) {
+                        why = Some(e);
+                    }
+                }
+            }
+        }
+    }
+    // There is always a first reading.
+    Err(why.unwrap_or_else(|| Unread { why: "no memory".to_owned(), is_structure: true, at: 0 }))
+}
+
+/// Where a memory's part may begin, and whether it begins with a count of streams.
+fn starts(arch: Arch, kind: Kind, blob: &[u8]) -> Result<Vec<(usize, bool)>, Unread> {
+    let mut starts = match (kind, Container::read(kind, blob)) {
+        (_, Ok((Container::Whole { architecture }, _))) if architecture != arch.name() => {
+            let why = format!("the blob is of '{architecture}', the model of '{}'", arch.name());
+            return Err(Unread { why, is_structure: true, at: 0 });
+        }
+        (Kind::Whole, Ok((_, start))) => [Some(start), outputs_end(blob, start)].into_iter().flatten().collect(),
+        (_, Ok((_, start))) => vec![start],
+        (Kind::Sequence, Err(_)) => vec![0],
+        (_, Err(e)) => return Err(Unread::new(&e, 0)),
+    };
+    let has_streams = |arch| arch != Arch::Mamba;
+    let mut both: Vec<(usize, bool)> = starts.iter().map(|start| (*start, true)).collect();
+    // Only behind what else is old.
+    if has_streams(arch) && starts.last().is_some_and(|last| *last == 0 || starts.len() > 1) {
+        both.extend(starts.drain(..).map(|start| (start, false)));
+    }
+    Ok(both)
+}
+
+/// The end of the outputs that begin here.
+fn outputs_end(blob: &[u8], start: usize) -> Option<usize> {
+    let number = |at: usize, len: usize| {
+        let bytes = blob.get(at..at.checked_add(len)?)?;
+        let value = bytes.iter().rev().try_fold(0usize, |value, b| value.checked_mul(256)?.checked_add((*b).into()));
+        value.filter(|value| *value <= blob.len())
+    };
+    let logits = start + 4 + 4 * number(start, 4)?;
+    let embeddings = logits + 8 + 4 * number(logits, 8)?;
+    let end = embeddings + 8 + 4 * number(embeddings, 8)?;
+    (end <= blob.len()).then_some(end)
+}
+
+/// What stands in a blob, one behind the other. Streams stand in it; whether V is transposed depends on the build.
+fn caches(arch: Arch, part: &[u8], v_trans: bool, is_partial: bool) -> Vec<Cache> {
+    let first = part.first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
+    let streams = if (1..=SEQUENCES).contains(&first) { first } else { 1 };
+    let caches = arch.caches(streams, CELLS, SEQUENCES, v_trans);
+    // A partial state leaves out what removing positions can undo, where there is more.
+    let kept = if is_partial { caches.len() - 1 } else { 0 };
+    caches.into_iter().skip(kept).collect()
+}
+
+enum Loaded {
+    Attention(Attention),
+    Recurrent(Recurrent),
+}
+
+/// Loads a memory's part into empty caches, and saves them.
+fn through(caches: &[Cache], what: What, part: &[u8]) -> Result<Vec<u8>, StateError> {
+    let stages = Stages::default();
+    let (mut reader, mut writer) = (MemoryReader::new(part), MemoryWriter::default());
+    let (mut tensors, mut loaded) = (Vec::new(), Vec::new());
+    for cache in caches {
+        match cache {
+            Cache::Kv(shape) => {
+                let mut cache = Attention::new(*shape, tensors.len());
+                let pending = cache.load(what, &mut reader, &stages)?;
+                cache.commit(pending);
+                tensors.extend(cache.tensors.clone());
+                loaded.push(Loaded::Attention(cache));
+            }
+            Cache::Recurrent(shape) => {
+                let mut cache = Recurrent::new(*shape, tensors.len());
+                let pending = cache.load(what, &mut reader, &stages)?;
+                cache.commit(pending);
+                tensors.extend(cache.tensors.clone());
+                loaded.push(Loaded::Recurrent(cache));
+            }
+        }
+    }
+    reader.end()?;
+    let mut device = PlainMemory::new(&tensors);
+    reader.finish(&mut device)?;
+    for cache in &loaded {
+        match cache {
+            Loaded::Attention(cache) => cache.save(what, &mut writer, &stages),
+            Loaded::Recurrent(cache) => cache.save(what, &mut writer, &stages),
+        }
+    }
+    writer.finish(&mut device)
+}
