@@ -54,8 +54,17 @@ pub(super) fn read_back(arch: Arch, piece: Piece, blob: &[u8]) -> Result<Vec<u8>
         let streams = 1u32.to_le_bytes();
         let added = if counts_streams { &[][..] } else { &streams };
         let part = [added, part].concat();
-        for v_trans in [false, true] {
-            match through(&caches(arch, &part, v_trans, is_partial), what, &part) {
+        // Before late 2025 a partial state of a hybrid had everything.
+        let readings = [false, true].map(|v_trans| caches(arch, &part, v_trans));
+        let wholly = |of: &Vec<Cache>| of.clone();
+        let partly = |of: &Vec<Cache>| of[of.len() - 1..].to_vec();
+        let tried: Vec<Vec<Cache>> = match is_partial {
+            false => readings.iter().map(wholly).collect(),
+            true if start > 0 => readings.iter().map(partly).collect(),
+            true => readings.iter().map(partly).chain(readings.iter().map(wholly)).collect(),
+        };
+        for caches in tried {
+            match through(&caches, what, &part) {
                 Ok(back) => return Ok([head, &back[added.len()..]].concat()),
                 Err(e) => {
                     let e = Unread::new(&e, start);
@@ -105,13 +114,10 @@ fn outputs_end(blob: &[u8], start: usize) -> Option<usize> {
 }
 
 /// What stands in a blob, one behind the other. Streams stand in it; whether V is transposed depends on the build.
-fn caches(arch: Arch, part: &[u8], v_trans: bool, is_partial: bool) -> Vec<Cache> {
+fn caches(arch: Arch, part: &[u8], v_trans: bool) -> Vec<Cache> {
     let first = part.first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
     let streams = if (1..=SEQUENCES).contains(&first) { first } else { 1 };
-    let caches = arch.caches(streams, CELLS, SEQUENCES, v_trans);
-    // A partial state leaves out what removing positions can undo, where there is more.
-    let kept = if is_partial { caches.len() - 1 } else { 0 };
-    caches.into_iter().skip(kept).collect()
+    arch.caches(streams, CELLS, SEQUENCES, v_trans)
 }
 
 enum Loaded {

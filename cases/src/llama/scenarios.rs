@@ -49,6 +49,32 @@ impl Script {
         self.claims.push(Claim::Differs { got, want: wanted[0] });
     }
 
+    /// Three sequences saved together, of which each goes on.
+    pub(super) fn many(&mut self) {
+        let next = self.tokens(2);
+        self.open(SOURCE);
+        let mut source = [0, 1, 2].map(|sequence| Talk { context: SOURCE, sequence, position: 0 });
+        for talk in &mut source {
+            let len = self.length();
+            let tokens = self.tokens(len);
+            self.decode(talk, &tokens);
+        }
+        let what = Piece::Whole;
+        let size = self.call(Call::Size { context: SOURCE, what });
+        let save = self.call(Call::Save { context: SOURCE, what, blob: 0 });
+        self.open(TARGET);
+        let load = self.call(Call::Load { context: TARGET, what, blob: 0, damage: None });
+        self.claims.extend([Claim::Size { size, save, load }, Claim::Blob { save }]);
+        let mut target = source.map(|talk| Talk { context: TARGET, ..talk });
+        for token in next {
+            for (source, target) in source.iter_mut().zip(&mut target) {
+                let want = self.decode(source, &[token]);
+                let got = self.decode(target, &[token]);
+                self.claims.push(Claim::Same { check: "logits", got, want, exactly: false, of: load });
+            }
+        }
+    }
+
     /// Decodes two sequences in turns, and a third between them that is removed again.
     fn fragmented(&mut self, context: usize, turns: &[[Vec<i32>; 3]]) -> [Talk; 2] {
         self.open(context);

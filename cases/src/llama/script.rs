@@ -18,6 +18,8 @@ words! {
         Fresh = "fresh",
         /// Everything is saved, and loaded into a context that holds another conversation.
         Dirty = "dirty",
+        /// Several sequences are saved together, and loaded into a new context.
+        Many = "many",
         /// One of several sequences is saved, and loaded into a context with holes in which others live.
         Holes = "holes",
         /// One sequence is copied to another, and all is saved before anything else happens.
@@ -121,6 +123,7 @@ impl Script {
         match scenario {
             Scenario::Fresh => script.whole(arch, false),
             Scenario::Dirty => script.whole(arch, true),
+            Scenario::Many => script.many(),
             Scenario::Holes => script.holes(),
             Scenario::Copied => script.copied(),
             Scenario::Partial => script.partial(),
