@@ -11,7 +11,7 @@ use conform_cases::judge::{Capabilities, Check, Status};
 use conform_cases::llama::calls::{ABSENT, Call, GUARD, Piece, write_record};
 use conform_cases::llama::judge::{CHECKS, LlamaOracle};
 use conform_cases::llama::script::{CELLS, SEQUENCES, Scenario, Script};
-use conform_cases::llama::weights::{Arch, Cache, VOCABULARY};
+use conform_cases::llama::weights::{Arch, Cache, Variant, VOCABULARY};
 use conform_cases::model::Kernels;
 use conform_cases::state::attention::Cell;
 use conform_cases::state::container::{Container, Kind};
@@ -42,7 +42,7 @@ impl Library {
 
     fn call(&mut self, call: &Call) -> (i64, Vec<u8>) {
         let context = match call {
-            Call::Open { context }
+            Call::Open { context, .. }
             | Call::Decode { context, .. }
             | Call::Remove { context, .. }
             | Call::Copy { context, .. }
@@ -51,7 +51,7 @@ impl Library {
             | Call::Load { context, .. } => *context,
         };
         if let Call::Open { .. } = call {
-            let caches = Arch::Llama.caches(1, CELLS, SEQUENCES, false);
+            let caches = Variant::of(Arch::Llama).caches(1, CELLS, SEQUENCES, false);
             let [Cache::Kv(kv)] = caches[..] else { unreachable!() };
             let shape = Shape { kv: Some(kv), recurrent: None };
             let device = PlainMemory::new(&shape.tensors());
@@ -142,9 +142,9 @@ const CPU: Capabilities = Capabilities { kernels: Kernels::GgmlCpuAvx, ..Capabil
 
 /// The checks of a scenario on a library with these stages, whose records are changed.
 fn checks(scenario: Scenario, stages: Stages, change: impl Fn(&Script, usize, &mut i64, &mut Vec<u8>)) -> Vec<Check> {
-    let script = Script::new(Arch::Llama, scenario, 3);
+    let script = Script::new(Variant::of(Arch::Llama), scenario, 3);
     let log = Library::new(stages).log(&script, |i, value, bytes| change(&script, i, value, bytes));
-    LlamaOracle::new(Arch::Llama, script, 0).checks(&log, &CPU)
+    LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log, &CPU)
 }
 
 fn failed(checks: &[Check]) -> Vec<&str> {
@@ -156,9 +156,9 @@ fn a_right_library_passes() {
     let mut passed = std::collections::BTreeSet::new();
     for seed in 0..20 {
         for scenario in Scenario::ALL {
-            let script = Script::new(Arch::Llama, *scenario, seed);
+            let script = Script::new(Variant::of(Arch::Llama), *scenario, seed);
             let log = Library::new(Stages::default()).log(&script, |_, _, _| {});
-            let checks = LlamaOracle::new(Arch::Llama, script, 0).checks(&log, &CPU);
+            let checks = LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log, &CPU);
             assert!(failed(&checks).is_empty(), "{scenario} {seed}: {checks:#?}");
             passed.extend(checks.into_iter().filter(|c| c.status == Status::Passed).map(|c| c.name));
         }
@@ -278,8 +278,8 @@ fn what_a_build_cannot_do_is_said() {
 
 #[test]
 fn a_log_that_ends_early_fails_everything() {
-    let script = Script::new(Arch::Llama, Scenario::Fresh, 3);
+    let script = Script::new(Variant::of(Arch::Llama), Scenario::Fresh, 3);
     let log = Library::new(Stages::default()).log(&script, |_, _, _| {});
-    let checks = LlamaOracle::new(Arch::Llama, script, 0).checks(&log[..log.len() - 1], &CPU);
+    let checks = LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log[..log.len() - 1], &CPU);
     assert_eq!(failed(&checks).len(), CHECKS.len());
 }

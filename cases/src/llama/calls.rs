@@ -26,6 +26,9 @@ pub enum Call {
     Open {
         /// Its number.
         context: usize,
+        /// ggml's numbers for the types of K and V, unless they are the default.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        types: Option<[i32; 2]>,
     },
     /// `llama_decode`. The bytes are the logits after the last token, f32.
     Decode {

@@ -3,7 +3,7 @@
 use super::calls::{ABSENT, Call, Damage, GUARD, Piece, Record, read_records};
 use super::read::{Unread, read_back};
 use super::script::{Claim, Script};
-use super::weights::Arch;
+use super::weights::Variant;
 use crate::formats::read_f32;
 use crate::inputs::Inputs;
 use crate::judge::values::Expected;
@@ -33,7 +33,7 @@ const DIFFERENCE: f32 = 5e-2;
 
 /// The claims of one case.
 pub struct LlamaOracle {
-    arch: Arch,
+    variant: Variant,
     script: Script,
     log: usize,
 }
@@ -48,13 +48,13 @@ enum Fared {
 
 impl LlamaOracle {
     /// `log` is the buffer with the records.
-    pub fn new(arch: Arch, script: Script, log: usize) -> Self {
-        LlamaOracle { arch, script, log }
+    pub fn new(variant: Variant, script: Script, log: usize) -> Self {
+        LlamaOracle { variant, script, log }
     }
 
     /// The claims that belong to a check, and how each fares.
     fn fared(&self, check: &str, records: &[Record<'_>], device: &Capabilities) -> Vec<Fared> {
-        let looked = Looked { arch: self.arch, calls: &self.script.calls, records };
+        let looked = Looked { variant: self.variant, calls: &self.script.calls, records };
         let repeats = matches!(device.kernels, Kernels::GgmlCpuAvx | Kernels::GgmlCpuPlain);
         let fared = |claim: &Claim| match claim {
             Claim::Same { check: name, got, want, exactly, of } if *name == check => {
@@ -115,7 +115,7 @@ impl Oracle for LlamaOracle {
 
 /// The records, and what they are of.
 struct Looked<'a> {
-    arch: Arch,
+    variant: Variant,
     calls: &'a [Call],
     records: &'a [Record<'a>],
 }
@@ -217,7 +217,7 @@ impl Looked<'_> {
             Err(fared) => return fared,
         };
         let blob = self.saved(save).0;
-        match read_back(self.arch, self.piece(save), blob) {
+        match read_back(self.variant, self.piece(save), blob) {
             Ok(back) if back == blob => Fared::Holds,
             Ok(back) => {
                 let at = back.iter().zip(blob).position(|(a, b)| a != b).unwrap_or(back.len().min(blob.len()));
@@ -242,9 +242,9 @@ impl Looked<'_> {
             Damage::Cut(_) => true,
             Damage::Word { .. } => {
                 // What a strict reader takes may be loaded: it is another state. And whose a row is may be anybody's.
-                let is_read = read_back(self.arch, what, blob).is_ok();
+                let is_read = read_back(self.variant, what, blob).is_ok();
                 is_read
-                    && matches!(read_back(self.arch, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
+                    && matches!(read_back(self.variant, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
             }
         };
         match value {

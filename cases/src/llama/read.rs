@@ -9,7 +9,7 @@
 
 use super::calls::Piece;
 use super::script::{CELLS, SEQUENCES};
-use super::weights::{Arch, Cache};
+use super::weights::{Arch, Cache, Variant};
 use crate::state::attention::Attention;
 use crate::state::container::{Container, Kind};
 use crate::state::io::{MemoryReader, MemoryWriter, StateError};
@@ -41,21 +41,21 @@ impl Unread {
 }
 
 /// A blob that was read and written again. Of several readings that fail, the one that comes furthest says why.
-pub(super) fn read_back(arch: Arch, piece: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
+pub(super) fn read_back(variant: Variant, piece: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
     let (kind, what) = match piece {
         Piece::Whole => (Kind::Whole, What::All),
         Piece::Sequence(sequence) | Piece::Partial(sequence) => (Kind::Sequence, What::Sequence(sequence)),
     };
     let is_partial = matches!(piece, Piece::Partial(_));
     let mut why: Option<Unread> = None;
-    for (start, counts_streams) in starts(arch, kind, blob)? {
+    for (start, counts_streams) in starts(variant.arch, kind, blob)? {
         let (head, part) = blob.split_at(start);
         // What an old build leaves out is put before its memory, and taken away again.
         let streams = 1u32.to_le_bytes();
         let added = if counts_streams { &[][..] } else { &streams };
         let part = [added, part].concat();
         // Before late 2025 a partial state of a hybrid had everything.
-        let readings = [false, true].map(|v_trans| caches(arch, &part, v_trans));
+        let readings = [false, true].map(|v_trans| caches(variant, &part, v_trans));
         let wholly = |of: &Vec<Cache>| of.clone();
         let partly = |of: &Vec<Cache>| of[of.len() - 1..].to_vec();
         let tried: Vec<Vec<Cache>> = match is_partial {
@@ -114,10 +114,10 @@ fn outputs_end(blob: &[u8], start: usize) -> Option<usize> {
 }
 
 /// What stands in a blob, one behind the other. Streams stand in it; whether V is transposed depends on the build.
-fn caches(arch: Arch, part: &[u8], v_trans: bool) -> Vec<Cache> {
+fn caches(variant: Variant, part: &[u8], v_trans: bool) -> Vec<Cache> {
     let first = part.first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
     let streams = if (1..=SEQUENCES).contains(&first) { first } else { 1 };
-    arch.caches(streams, CELLS, SEQUENCES, v_trans)
+    variant.caches(streams, CELLS, SEQUENCES, v_trans)
 }
 
 enum Loaded {

@@ -1,8 +1,9 @@
 //! Scenarios: what is asked of a build, and what must hold of its answers.
 
 use super::calls::Call;
-use super::weights::{Arch, VOCABULARY};
+use super::weights::{Variant, VOCABULARY};
 use crate::id::words;
+use crate::state::tensor::type_number;
 use crate::stream::Stream;
 
 /// Sequences that a context has room for.
@@ -82,24 +83,19 @@ pub enum Claim {
 }
 
 /// Calls in order, and claims about them.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Script {
     /// What is asked.
     pub calls: Vec<Call>,
     /// What must hold.
     pub claims: Vec<Claim>,
+    variant: Variant,
     pub(super) stream: Numbers,
 }
 
 /// Numbers for tokens and lengths, one after the other.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Numbers(Stream, u64);
-
-impl Default for Numbers {
-    fn default() -> Self {
-        Numbers(Stream::new(0, 0x746f_6b65), 0)
-    }
-}
 
 impl Numbers {
     pub(super) fn below(&mut self, end: usize) -> usize {
@@ -118,8 +114,10 @@ pub(super) struct Talk {
 
 impl Script {
     /// A scenario with tokens and lengths of a seed.
-    pub fn new(arch: Arch, scenario: Scenario, seed: u64) -> Self {
-        let mut script = Script { stream: Numbers(Stream::new(seed, 0x746f_6b65), 0), ..Script::default() };
+    pub fn new(variant: Variant, scenario: Scenario, seed: u64) -> Self {
+        let stream = Numbers(Stream::new(seed, 0x746f_6b65), 0);
+        let mut script = Script { calls: Vec::new(), claims: Vec::new(), variant, stream };
+        let arch = variant.arch;
         match scenario {
             Scenario::Fresh => script.whole(arch, false),
             Scenario::Dirty => script.whole(arch, true),
@@ -138,7 +136,8 @@ impl Script {
     }
 
     pub(super) fn open(&mut self, context: usize) {
-        self.call(Call::Open { context });
+        let types = (self.variant.types != Variant::DEFAULT_TYPES).then(|| self.variant.types.map(type_number));
+        self.call(Call::Open { context, types });
     }
 
     /// So many tokens from anywhere in the vocabulary.

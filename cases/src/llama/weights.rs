@@ -69,22 +69,25 @@ pub enum Cache {
     Recurrent(RecurrentShape),
 }
 
-impl Arch {
-    /// The name in a file, which a whole state begins with.
-    pub fn name(self) -> &'static str {
-        match self {
-            Arch::Llama | Arch::Moe => "llama",
-            Arch::Mamba => "mamba",
-            Arch::Window => "cohere2",
-            Arch::Hybrid => "jamba",
-        }
+/// A model, and how its memory is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// Its architecture.
+    pub arch: Arch,
+    /// Types of K and V.
+    pub types: [ElemType; 2],
+}
+
+impl Variant {
+    /// Types of K and V unless others are asked for.
+    pub const DEFAULT_TYPES: [ElemType; 2] = [ElemType::F16; 2];
+
+    /// A model whose memory is kept as builds keep it by default.
+    pub fn of(arch: Arch) -> Self {
+        Variant { arch, types: Self::DEFAULT_TYPES }
     }
 
-    fn layers(self) -> usize {
-        if self == Arch::Window { 4 } else { LAYERS }
-    }
-
-    /// The caches of a memory, in the order of a blob; a partial state is the last alone. Types are the defaults.
+    /// The caches of a memory, in the order of a blob; a partial state is the last alone.
     pub fn caches(self, streams: usize, cells: usize, sequences: usize, v_trans: bool) -> Vec<Cache> {
         let embd = HEADS[1] * HEAD;
         let kv = |layers| {
@@ -95,8 +98,8 @@ impl Arch {
                 layers,
                 k_embd: embd,
                 v_embd: embd,
-                k_type: ElemType::F16,
-                v_type: ElemType::F16,
+                k_type: self.types[0],
+                v_type: self.types[1],
                 v_trans,
                 has_xy: false,
                 window: 0,
@@ -115,13 +118,29 @@ impl Arch {
                 s_trans: false,
             })
         };
-        match self {
+        match self.arch {
             Arch::Llama | Arch::Moe => vec![kv(LAYERS)],
             Arch::Mamba => vec![recurrent(LAYERS, 0)],
             // The layer that sees everything, then those that don't.
             Arch::Window => vec![kv(1), kv(3)],
             Arch::Hybrid => vec![kv(1), recurrent(1, 1)],
         }
+    }
+}
+
+impl Arch {
+    /// The name in a file, which a whole state begins with.
+    pub fn name(self) -> &'static str {
+        match self {
+            Arch::Llama | Arch::Moe => "llama",
+            Arch::Mamba => "mamba",
+            Arch::Window => "cohere2",
+            Arch::Hybrid => "jamba",
+        }
+    }
+
+    fn layers(self) -> usize {
+        if self == Arch::Window { 4 } else { LAYERS }
     }
 
     /// A layer with a state instead of attention.
@@ -132,7 +151,7 @@ impl Arch {
 
 /// The file of a model.
 pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
-    let mut model = Model { file: Gguf::default(), stream: Stream::new(seed, 0x6c6c_616d), tensors: 0 };
+    let mut model = Builder { file: Gguf::default(), stream: Stream::new(seed, 0x6c6c_616d), tensors: 0 };
     let name = arch.name();
     model.file.pair("general.architecture", Value::Text(name));
     model.file.pair("tokenizer.ggml.model", Value::Text("no_vocab"));
@@ -193,13 +212,13 @@ pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
 }
 
 /// A file, and where its numbers come from.
-struct Model {
+struct Builder {
     file: Gguf,
     stream: Stream,
     tensors: u64,
 }
 
-impl Model {
+impl Builder {
     /// Numbers that keep the size of what they are multiplied with: uniform, of variance 1 over the first dimension. Rows
     /// of the embedding have the size that norms give.
     fn random(&mut self, name: impl Into<String>, shape: &[usize]) {

@@ -118,7 +118,7 @@ mod tests {
 
     #[test]
     fn every_scenario_of_a_libllama_is_there() {
-        assert_eq!(Profile::Llama.cases(1, 0).count(), 7 * 5 * 5);
+        assert_eq!(Profile::Llama.cases(1, 0).count(), (7 * 5 + 2 * 3) * 5);
     }
 
     #[test]
