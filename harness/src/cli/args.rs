@@ -99,6 +99,9 @@ pub(super) struct Selection {
 pub(super) struct List {
     #[command(flatten)]
     pub(super) selection: Selection,
+    /// Only cases that may show this reported bug, for example A14
+    #[arg(long, value_name = "ID")]
+    pub(super) bug: Option<String>,
     /// Print a JSON array
     #[arg(long)]
     pub(super) json: bool,
