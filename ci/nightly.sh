@@ -24,6 +24,7 @@ part() {
 }
 
 part 'every fault put into kernels is caught' ci/mutants.sh "$out/mutants.json"
+part 'readers of foreign bytes, a million inputs each' ci/fuzz.sh
 part 'full profile on CPU variants' $conform run --profile full --ggml "$build" --device 'ggml-v0.5.0-cpu-*' \
     --timeout 10s --expect ci/expectations/ggml-cpu.toml --out "$out/ggml-cpu"
 part 'libllama on CPU variants' $conform run --profile llama --ggml "$build" --device 'ggml-v0.5.0-cpu-*[!k]' \

@@ -32,6 +32,15 @@ pub(super) enum Command {
     Replay(Replay),
     /// Put known faults into our own kernels, and tell which case catches each
     Mutants(Mutants),
+    /// Show a run again, out of the files that --out wrote
+    Report(Report),
+}
+
+#[derive(Debug, ClapArgs)]
+pub(super) struct Report {
+    /// The folder of the run
+    #[arg(value_name = "DIR")]
+    pub(super) dir: PathBuf,
 }
 
 /// Where to look for devices, beside the backends that are found by themselves.
@@ -90,6 +99,9 @@ pub(super) struct Selection {
 pub(super) struct List {
     #[command(flatten)]
     pub(super) selection: Selection,
+    /// Only cases that may show this reported bug, for example A14
+    #[arg(long, value_name = "ID")]
+    pub(super) bug: Option<String>,
     /// Print a JSON array
     #[arg(long)]
     pub(super) json: bool,

@@ -7,6 +7,7 @@ mod list;
 mod mutants;
 mod probe;
 mod replay;
+mod report;
 mod run;
 mod show;
 
@@ -85,6 +86,7 @@ pub fn main() -> ExitCode {
         Command::Run(a) => run::run(&a),
         Command::Replay(a) => replay::replay(&a),
         Command::Mutants(a) => mutants::mutants(&a),
+        Command::Report(a) => report::report(&a),
     };
     match outcome {
         Ok(exit) => exit.into(),

@@ -4,6 +4,7 @@
 pub mod failure;
 mod memory;
 pub mod progress;
+pub mod read;
 pub mod record;
 pub mod summary;
 
