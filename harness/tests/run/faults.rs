@@ -54,6 +54,15 @@ fn one_element_of_the_largest_case() {
     assert_eq!(run_named("", &[&largest]).with(0).result(&largest).verdict, Verdict::Pass);
 }
 
+/// Memory that a step has no business with: behind the end of its own, and another tensor's.
+#[test]
+fn memory_beyond_ones_own() {
+    const BESIDE: &str = "mul_mat_id/w=mxfp4,x=f32,e=5,u=2,m=65,n=33,k=96/route=shuffle,data=normal,seq=beside/v1-1";
+    is_found(("guard-hit", BESIDE, &["guards"]));
+    is_found(("guard-hit", SORT, &["guards"]));
+    is_found(("touch-input", BESIDE, &["neighbours"]));
+}
+
 #[test]
 fn one_element_negated() {
     is_found(("negate-one", NORMAL, &["values"]));
