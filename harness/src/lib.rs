@@ -18,6 +18,7 @@
 //! - [`cli`]: the commands
 
 pub mod backend;
+pub mod bugs;
 pub mod cli;
 pub mod discover;
 pub mod expect;

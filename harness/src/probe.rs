@@ -121,8 +121,8 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Ok(results) => results,
         Err(why) => return Answer::Nothing(why),
     };
-    match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
-        Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
+    let observed = match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
+        Attempt::Ran { outcome: Outcome::Done {}, observed, .. } => observed,
         Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Answer::Unsupported,
         Attempt::Ran { outcome: Outcome::Failed { stage, why }, .. } => {
             return Answer::Nothing(format!("failed in {stage}: {why}"));
@@ -130,8 +130,8 @@ fn execute(supervisor: &mut Supervisor, found: &Found, case: &Case, patience: Du
         Attempt::Died(death) => return Answer::Nothing(death.to_string()),
         Attempt::Unavailable(why) => return Answer::Lost { why, wedged: false },
         Attempt::Wedged(why) => return Answer::Lost { why, wedged: true },
-    }
-    match survived(&prepared.judge(&device, &results).judgement) {
+    };
+    match survived(&prepared.judge(&device, &results, &observed).judgement) {
         Ok(yes) => Answer::Survived(yes),
         Err(why) => Answer::Nothing(why),
     }

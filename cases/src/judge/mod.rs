@@ -5,6 +5,7 @@
 //! hold for any op (everything written, inputs unchanged, repeatable) are here.
 
 pub mod best;
+mod guards;
 pub mod pattern;
 pub mod permutation;
 mod rows;
@@ -17,7 +18,8 @@ use crate::formats::read_f32;
 use crate::inputs::{Decoded, Inputs};
 use crate::model::{Kernels, Model};
 use crate::plan::{Layout, Plan};
-use runs::{difference, inputs_check, same_bits};
+pub use guards::{Damage, Guards, guards_check};
+use runs::{difference, inputs_check, neighbours_check, same_bits};
 use values::Expected;
 
 /// What a device can be asked: a check that needs something absent here is reported as not possible.
@@ -30,6 +32,8 @@ pub struct Capabilities {
     pub readable_inputs: bool,
     /// Scratch memory can be filled with a pattern between runs.
     pub scratch_poison: bool,
+    /// Its memory has guard bytes on both sides of every allocation, which are looked at after the last run.
+    pub guards: bool,
     /// The same step on the same bytes gives the same bits.
     pub deterministic: bool,
     /// Subnormal f32 results and operands may be flushed to zero.
@@ -44,6 +48,7 @@ impl Capabilities {
         kernels: Kernels::Own,
         readable_inputs: true,
         scratch_poison: true,
+        guards: false,
         deterministic: true,
         flushes_subnormals: false,
         flushes_f16: false,
@@ -67,6 +72,8 @@ pub const CHECKS: [&str; 33] = [
     "distinct",
     "best",
     "inputs",
+    "neighbours",
+    "guards",
     "repeat",
     "stepwise",
     "size",
@@ -422,6 +429,7 @@ pub fn judge(
     let mut checks: Vec<Check> = decoded.into_iter().collect();
     checks.extend(findings.checks);
     checks.push(inputs_check(device, execution));
+    checks.extend(neighbours_check(device, execution));
     checks.extend([Some(repeat), steps].into_iter().flatten().map(|check| match check.status {
         Status::Failed(f) if !device.deterministic => Check::not_possible(
             &check.name,

@@ -1,7 +1,10 @@
 //! What must hold of runs whatever the op: equal bits where they are promised, and inputs that nobody changed.
 
+use std::collections::BTreeSet;
+
 use super::{Capabilities, Check, Execution, Failure, RunBytes, poison_of};
 use crate::formats::read_i32;
+use crate::plan::Step;
 
 /// An element that differs between the first run and another.
 pub(super) struct Difference {
@@ -55,11 +58,31 @@ pub(super) fn same_bits(
 
 /// Inputs, margins included, must read back as they were written.
 pub(super) fn inputs_check(device: &Capabilities, e: &Execution<'_>) -> Check {
-    const NAME: &str = "inputs";
-    if !device.readable_inputs {
-        return Check::not_possible(NAME, "the device's inputs can't be read back");
+    let neighbours = neighbours(e);
+    unchanged("inputs", device, e, &|tensor| !neighbours.contains(&tensor))
+}
+
+/// And so must tensors that are there and that no step names, where a plan has some.
+pub(super) fn neighbours_check(device: &Capabilities, e: &Execution<'_>) -> Option<Check> {
+    let neighbours = neighbours(e);
+    (!neighbours.is_empty()).then(|| unchanged("neighbours", device, e, &|tensor| neighbours.contains(&tensor)))
+}
+
+/// The inputs that no step names, nor a view of them, where a plan computes something.
+fn neighbours(e: &Execution<'_>) -> BTreeSet<usize> {
+    if e.plan.steps.iter().all(Step::moves_bytes) {
+        return BTreeSet::new();
     }
-    for (i, t) in e.plan.tensors.iter().enumerate().filter(|(_, t)| t.is_input()) {
+    let named: BTreeSet<usize> =
+        e.plan.steps.iter().flat_map(Step::tensors).map(|tensor| e.plan.allocation(tensor)).collect();
+    (0..e.plan.tensors.len()).filter(|i| e.plan.tensors[*i].is_input() && !named.contains(i)).collect()
+}
+
+fn unchanged(name: &str, device: &Capabilities, e: &Execution<'_>, is_meant: &dyn Fn(usize) -> bool) -> Check {
+    if !device.readable_inputs {
+        return Check::not_possible(name, "the device's inputs can't be read back");
+    }
+    for (i, t) in e.plan.tensors.iter().enumerate().filter(|(i, t)| t.is_input() && is_meant(*i)) {
         let (Some(source), Some(back)) = (e.layout.source[i], e.layout.readback[i]) else { continue };
         let (before, after) = (&e.inputs[source..source + t.parent_bytes()], &e.results[back..back + t.parent_bytes()]);
         if before == after {
@@ -72,7 +95,7 @@ pub(super) fn inputs_check(device: &Capabilities, e: &Execution<'_>) -> Check {
             None => "outside the view".to_owned(),
         };
         return Check::failed(
-            NAME,
+            name,
             Failure {
                 what: format!("{}: {} of {} bytes changed", t.name, bad.len(), before.len()),
                 worst: Some(format!("byte {at} ({place}): expected {:#04x}, got {:#04x}", before[at], after[at])),
@@ -80,5 +103,5 @@ pub(super) fn inputs_check(device: &Capabilities, e: &Execution<'_>) -> Check {
             },
         );
     }
-    Check::passed(NAME)
+    Check::passed(name)
 }

@@ -113,7 +113,7 @@ mod tests {
         assert_eq!((u64_at(24), bytes[32], bytes[33], u64_at(37), bytes[45]), (1, b'k', 8, 1, b'v'));
         // name, dimensions, size, type, offset
         assert_eq!((u64_at(46), bytes[54], bytes[55], u64_at(59), bytes[67], u64_at(71)), (1, b'a', 1, 3, 0, 0));
-        assert_eq!((bytes[87], bytes[88], u64_at(108)), (b'b', 2, 32));
+        assert_eq!((bytes[87], bytes[88], u64_at(112)), (b'b', 2, 32));
         assert_eq!(&bytes[128..132], 1.0f32.to_le_bytes());
         assert_eq!((&bytes[160..164], bytes.len()), (&4.0f32.to_le_bytes()[..], 192));
     }

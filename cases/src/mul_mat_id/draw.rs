@@ -258,6 +258,14 @@ pub(super) const NAMED: &[(&str, &str)] = &[
         "mul_mat_id/w=f16,x=f32,e=8,u=4,m=33,n=9,k=65/route=repeat,data=normal,seq=chain",
         "the same with an expert twice in a token",
     ),
+    (
+        "mul_mat_id/w=mxfp4,x=f32,e=5,u=2,m=65,n=33,k=96/route=shuffle,data=normal,seq=beside",
+        "other tensors around all of them, rows beyond a tile",
+    ),
+    (
+        "mul_mat_id/w=q6_K,x=f32,e=3,u=2,m=37,n=1,k=256/route=shuffle,data=normal,seq=beside",
+        "weights whose parts are no multiple of 128 bytes, and others right behind them",
+    ),
     // Types that only a build decodes: our own devices support none of them.
     (
         "mul_mat_id/w=q2_K,x=f32,e=4,u=2,m=64,n=1,k=512,b=2/route=shuffle,data=normal",

@@ -7,12 +7,15 @@
 use std::sync::Arc;
 
 use super::{Data, IDS, MulMatId, Route, WEIGHTS, X};
+use crate::argsort::Argsort;
 use crate::cost::Cost;
-use crate::id::{Reader, Writer, words};
+use crate::id::{Margins, Reader, Writer, words};
 use crate::inputs::Inputs;
 use crate::judge::{Capabilities, Oracle};
+use crate::keys::{KeyRows, Keys};
 use crate::model::Model;
 use crate::op::{CaseType, Program};
+use crate::plan::Order;
 use crate::steps::{Fill, Script};
 
 words! {
@@ -28,6 +31,8 @@ words! {
         Grow = "grow",
         /// Two layers in turn, each with weights and ids of its own, for two batches of tokens.
         Layers = "layers",
+        /// One call, with other tensors before, between and behind its own: nobody may touch them.
+        Beside = "beside",
         /// Three matmuls, each of which has the last one's result as its activations.
         Chain = "chain",
     }
@@ -128,6 +133,23 @@ fn script(of: &MulMatId, seq: Seq) -> Script {
         Seq::None => {
             let inputs = [whole.weights(&mut s, 0), whole.x(&mut s, 0), whole.ids(&mut s, 0)];
             whole.call(&mut s, 0, inputs);
+        }
+        Seq::Beside => {
+            // Odd lengths, so that what follows lies where a row that is too long ends.
+            let beside = |s: &mut Script, which: usize| {
+                let rows = KeyRows { cols: 33, rows: [3, 1, 1], view: Margins::default(), keys: Keys::Bits };
+                let keys = Arc::new(Argsort { rows, order: Order::Asc });
+                s.input(&numbered("neighbour", which), Fill { seed: which as u64, ..Fill::of(keys, 0) });
+            };
+            beside(&mut s, 0);
+            let weights = whole.weights(&mut s, 0);
+            beside(&mut s, 1);
+            let x = whole.x(&mut s, 0);
+            beside(&mut s, 2);
+            let ids = whole.ids(&mut s, 0);
+            // Weights that nobody multiplies with lie beside as well.
+            whole.weights(&mut s, 1);
+            whole.call(&mut s, 0, [weights, x, ids]);
         }
         Seq::Back => {
             let single = Call::new(MulMatId { n: 1, ..of.clone() });
@@ -256,7 +278,7 @@ mod tests {
 
     #[test]
     fn ids_round_trip_and_refuse() {
-        for seq in ["back", "ids", "grow", "layers", "chain"] {
+        for seq in ["back", "ids", "grow", "layers", "beside", "chain"] {
             let id = id("m=64,n=9,k=96", &format!("route=skew,data=normal,seq={seq}"));
             assert_eq!(id.parse::<Case>().unwrap().id(), id);
         }
@@ -266,7 +288,7 @@ mod tests {
             ("m=64,n=2,k=96", "route=out,data=normal,seq=chain", "rows that nobody wrote"),
             ("m=64,n=2,k=96", "route=skew,data=special,seq=chain", "results of data=special"),
             ("m=64,n=2,k=96", "route=skew,data=normal,seq=none", "canonical form"),
-            ("m=64,n=2,k=96", "route=skew,data=normal,seq=zig", "known: none, back, ids, grow, layers, chain"),
+            ("m=64,n=2,k=96", "route=skew,data=normal,seq=zig", "known: none, back, ids, grow, layers, beside, chain"),
         ] {
             let e = id(params, recipe).parse::<Case>().unwrap_err().to_string();
             assert!(e.contains(why), "{recipe}: {e}");
@@ -276,7 +298,7 @@ mod tests {
     /// Weights, activations and ids of different calls differ, though their recipes are the same.
     #[test]
     fn calls_have_inputs_of_their_own() {
-        for seq in ["back", "ids", "grow", "layers", "chain"] {
+        for seq in ["back", "ids", "grow", "layers", "beside", "chain"] {
             let case: Case = id("m=64,n=9,k=64", &format!("route=fixed,data=normal,seq={seq}")).parse().unwrap();
             let plan = case.plan();
             let bytes = |i: usize| {

@@ -172,10 +172,16 @@ impl Attention {
                 (stages.make_room)(stream, what);
             }
         }
+        let mut whole = None;
         for s in 0..shape.streams {
+            let at = from.bytes();
             let count = from.at_most(&|| format!("stream {s} cells"), shape.cells, "cells in a stream")?;
             if count == 0 {
                 continue;
+            }
+            if let Some(first) = whole.replace(s).filter(|_| what != What::All) {
+                let why = format!("the blob of one sequence has {count}, and some in stream {first}");
+                return Err(refused(|| format!("stream {s} cells"), at, why));
             }
             // One sequence goes into its own stream, whichever it was saved from.
             let target = what.sequence().map_or(s, |sequence| shape.stream(sequence));

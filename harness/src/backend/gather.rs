@@ -10,8 +10,8 @@ use conform_cases::plan::{Part, Place};
 
 use super::moves::{pieces, transfers};
 
-/// With fewer transfers than this nothing is gained.
-const MANY: usize = 32;
+/// With fewer transfers than this nothing is gained: staging memory costs as much as hundreds of them.
+const MANY: usize = 512;
 
 /// Nor with larger ones: by then a transfer takes as long as its bytes do.
 const SMALL: usize = 1 << 18;
@@ -272,7 +272,7 @@ mod tests {
         let rows =
             |count, size| (0..count).map(|i| part(0, [2 * i * size, 0], [i * size, 0], size, 1)).collect::<Vec<_>>();
         assert!(is_worth_it(&rows(1000, 512)));
-        assert!(!is_worth_it(&rows(8, 512)) && !is_worth_it(&rows(40, SMALL)));
+        assert!(!is_worth_it(&rows(300, 512)) && !is_worth_it(&rows(600, SMALL)));
         assert!(is_worth_it(&[part(0, [0, 64], [0, 2], 2, 1000)]), "a rectangle of tiny rows");
     }
 }

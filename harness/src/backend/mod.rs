@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-pub use conform_cases::judge::Capabilities;
+pub use conform_cases::judge::{Capabilities, Guards};
 use conform_cases::llama::calls::Call;
 use conform_cases::plan::{Part, Plan};
 use serde::{Deserialize, Serialize};
@@ -199,6 +199,11 @@ pub trait Device {
 
     /// Frees what [`load`](Device::load) allocated. Without a plan this does nothing.
     fn free(&mut self);
+
+    /// Looks at the guard bytes around all memory of the loaded plan, after all queued work; `None` where there are none.
+    fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
+        Ok(None)
+    }
 
     /// How often slots were sorted by expert since the plan was loaded; `None` where the device does not count.
     fn sorts(&self) -> Option<u64> {

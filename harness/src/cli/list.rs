@@ -5,6 +5,8 @@ use conform_cases::profile::Profile;
 
 use super::args::{List, Selection};
 use super::{Exit, Outcome, say, say_json};
+use crate::bugs;
+use crate::report::note;
 use crate::select::Filter;
 
 /// Cases selected, and the seed they were drawn with.
@@ -64,7 +66,19 @@ pub(super) fn select(s: &Selection) -> Result<Selected, String> {
 }
 
 pub(super) fn list(args: &List) -> Outcome {
-    let ids: Vec<String> = select(&args.selection)?.cases.iter().map(Case::id).collect();
+    let mut ids: Vec<String> = select(&args.selection)?.cases.iter().map(Case::id).collect();
+    if let Some(bug) = &args.bug {
+        let bug = bugs::find(bug).map_err(|e| format!("--bug: {e}"))?;
+        if let Some(reason) = &bug.reason {
+            return Err(format!("--bug: no case shows {} ({}): {reason}", bug.id, bug.from));
+        }
+        ids.retain(|id| bug.is_shown_by(id));
+        let profile = args.selection.profile;
+        if ids.is_empty() {
+            return Err(format!("--bug: no case selected of profile {profile} shows {}; try --profile full", bug.id));
+        }
+        note(&format!("{} ({}), by check {}", bug.id, bug.from, bug.checks.join(", ")));
+    }
     if args.json {
         say_json(&ids)?;
     } else {

@@ -167,8 +167,8 @@ fn show(
     patience: Duration,
 ) -> Result<Shown, Unusable> {
     let mut results = prepared.results()?;
-    match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
-        Attempt::Ran { outcome: Outcome::Done {}, .. } => {}
+    let observed = match supervisor.attempt(&mut prepared.job(&mut results, patience)) {
+        Attempt::Ran { outcome: Outcome::Done {}, observed, .. } => observed,
         Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Ok(Shown::Nothing),
         // It accepted the case and did not run it.
         Attempt::Ran { outcome: Outcome::Failed { .. }, .. } => return Ok(Shown::Bad(vec!["support".to_owned()])),
@@ -182,8 +182,8 @@ fn show(
             prepared.inputs.abandon();
             return Err(Unusable { why, wedged: true });
         }
-    }
-    let judgement = prepared.judge(judged_as, &results).judgement;
+    };
+    let judgement = prepared.judge(judged_as, &results, &observed).judgement;
     let failed: Vec<String> = judgement.failures().map(|check| check.name.clone()).collect();
     Ok(match failed.is_empty() {
         false => Shown::Bad(failed),

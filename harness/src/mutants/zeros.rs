@@ -5,7 +5,7 @@ use std::ops::Range;
 use conform_cases::formats::ElemType;
 use conform_cases::plan::Plan;
 
-use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, LoadError};
+use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, Guards, LoadError};
 
 /// A device of any backend; what it computes is not what a reader gets.
 pub(super) struct Zeros {
@@ -56,6 +56,10 @@ impl Device for Zeros {
 
     fn free(&mut self) {
         self.inner.free();
+    }
+
+    fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
+        self.inner.guards()
     }
 
     fn sorts(&self) -> Option<u64> {

@@ -10,9 +10,9 @@ use conform_cases::judge::{Check, Failure};
 
 use super::pool::Pool;
 use super::prepare::Judged;
-use super::{Event, Prepared};
+use super::{Event, Prepared, Settings};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
-use crate::worker::protocol::{Outcome, Times as WorkerTimes};
+use crate::worker::protocol::{Observed, Outcome, Times as WorkerTimes};
 use crate::worker::{Attempt, Cause, Death, Memory, NoDevice, Shared, Supervisor};
 
 /// Failed cases of one device that are repeated in a fresh worker. A device that has failed so often is broken, and
@@ -42,11 +42,11 @@ pub(super) fn execute_case(
     case: &Case,
     pools: &[Pool],
     memory: &Memory,
-    patience: Duration,
+    settings: &Settings,
     emit: &mut dyn FnMut(Event),
 ) {
     let devices = pools.iter().map(|pool| pool.found.info.capabilities).collect();
-    let prepared = match Prepared::new(case, devices, memory) {
+    let prepared = match Prepared::repeated(case, devices, memory, settings.repeats) {
         Ok(prepared) => prepared,
         Err(why) => return emit(Event::Skipped { case: case.id(), why }),
     };
@@ -56,7 +56,7 @@ pub(super) fn execute_case(
         if !prepared.is_decoded_by_build() {
             let _ = thread::Builder::new().spawn_scoped(scope, || prepared.answer(Decoded::default()));
         }
-        pools.iter().for_each(|pool| on_device(pool, &prepared, patience, emit));
+        pools.iter().for_each(|pool| on_device(pool, &prepared, settings.patience, emit));
     });
     emit(Event::CaseDone);
 }
@@ -141,7 +141,7 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
         Attempt::Unavailable(why) => return Execute::lost(NoDevice::Unavailable(why)),
         Attempt::Wedged(why) => return Execute::lost(NoDevice::Wedged(why)),
         Attempt::Died(death) => (died(prepared, &info.key, death), WorkerTimes::default()),
-        Attempt::Ran { outcome, times, memory, sorts, incident } => {
+        Attempt::Ran { outcome, times, memory, observed, incident } => {
             if let Some(memory) = memory {
                 pool.told(memory, prepared.device_bytes());
             }
@@ -155,10 +155,10 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
                     r.checks = vec![Check::failed("support", Failure::new(what))];
                     r
                 }
-                Outcome::Done {} => judge_bytes(pool, prepared, results),
+                Outcome::Done {} => judge_bytes(pool, prepared, results, &observed),
             };
             result.memory = memory;
-            result.sorts = sorts;
+            result.sorts = observed.sorts;
             result.incidents = incident.into_iter().map(IncidentLine::from).collect();
             (result, times)
         }
@@ -176,8 +176,9 @@ fn judged(attempt: Attempt, pool: &Pool, prepared: &Prepared, results: &Shared) 
     Execute::seen(result)
 }
 
-fn judge_bytes(pool: &Pool, prepared: &Prepared, results: &Shared) -> CaseResult {
-    let Judged { mut judgement, oracle, judge } = prepared.judge(&pool.found.info.capabilities, results);
+fn judge_bytes(pool: &Pool, prepared: &Prepared, results: &Shared, observed: &Observed) -> CaseResult {
+    let device = &pool.found.info.capabilities;
+    let Judged { mut judgement, oracle, judge } = prepared.judge(device, results, observed);
     judgement.checks.insert(0, Check::passed("support"));
     let mut result = CaseResult::bare(&prepared.plan.case, &pool.found.info.key, Verdict::Pass, None).judged(judgement);
     result.decoded_by_build = prepared.is_decoded_by_build();

@@ -6,11 +6,13 @@ use std::time::{Duration, Instant};
 use conform_cases::case::Case;
 use conform_cases::inputs::{Decoded, Inputs};
 use conform_cases::judge::{
-    Capabilities, Execution, Judgement, Oracle, REPEATS, decoded_check, judge, poisons, without_right_values,
+    Capabilities, Execution, Judgement, Oracle, REPEATS, decoded_check, guards_check, judge, poisons,
+    without_right_values,
 };
 use conform_cases::plan::{Layout, Plan};
 
 use super::memory;
+use crate::worker::protocol::Observed;
 use crate::worker::{Job, Memory, Pooled, Shared};
 
 /// Inputs and right values of one case, shared by all devices.
@@ -117,8 +119,8 @@ impl Prepared {
         self.layout.decoded.iter().any(Option::is_some)
     }
 
-    /// Judges what an execution left behind.
-    pub fn judge(&self, device: &Capabilities, results: &Shared) -> Judged {
+    /// Judges what an execution left behind, and what the device has seen meanwhile.
+    pub fn judge(&self, device: &Capabilities, results: &Shared, observed: &Observed) -> Judged {
         let decoded = Decoded::read(&self.plan, &self.layout, results.bytes());
         let execution = |decoded| Execution {
             plan: &self.plan,
@@ -138,7 +140,9 @@ impl Prepared {
         // Waits for the right values, so that their time is not counted as the judge's.
         let answer = self.answer(decoded);
         let started = Instant::now();
-        let judgement = judge(device, &*answer.oracle, check, &execution(&answer.decoded));
+        let mut judgement = judge(device, &*answer.oracle, check, &execution(&answer.decoded));
+        let has_kernels = !self.plan.tensors.is_empty() && self.plan.steps.iter().any(|step| !step.moves_bytes());
+        judgement.checks.extend(has_kernels.then(|| guards_check(device, observed.guards.as_ref())));
         Judged { judgement, oracle: answer.time, judge: started.elapsed() }
     }
 
@@ -187,7 +191,7 @@ mod tests {
     fn one_oracle_serves_all_devices_and_builds_that_decode_alike() {
         let plain = prepared("mul_mat_id/w=f32,x=f32,e=2,u=1,m=3,n=2,k=5/route=shuffle,data=normal/v1-1");
         let early = plain.answer(Decoded::default());
-        plain.judge(&Capabilities::OWN, &plain.results().unwrap());
+        plain.judge(&Capabilities::OWN, &plain.results().unwrap(), &Observed::default());
         assert!(!plain.is_decoded_by_build());
         assert_eq!(plain.answers.lock().unwrap().len(), 1);
         assert!(Arc::ptr_eq(&early, &plain.answers.lock().unwrap()[0]));
@@ -198,7 +202,7 @@ mod tests {
         for (change, answers) in [(1.0f32, 1), (1.0, 1), (2.0, 2)] {
             let at = by_build.layout.decoded[0].unwrap();
             results.bytes_mut()[at..at + 4].copy_from_slice(&change.to_le_bytes());
-            by_build.judge(&Capabilities::OWN, &results);
+            by_build.judge(&Capabilities::OWN, &results, &Observed::default());
             assert_eq!(by_build.answers.lock().unwrap().len(), answers);
         }
     }
@@ -208,7 +212,7 @@ mod tests {
         let by_build = prepared("mul_mat_id/w=q2_0,x=f32,e=2,u=1,m=3,n=2,k=64/route=shuffle,data=normal/v1-1");
         let mut results = by_build.results().unwrap();
         results.poison(&by_build.layout, &by_build.poisons);
-        let judged = by_build.judge(&Capabilities::OWN, &results);
+        let judged = by_build.judge(&Capabilities::OWN, &results, &Observed::default());
         let failed: Vec<_> = judged.judgement.failures().map(|c| c.name.as_str()).collect();
         // Nothing was read back either.
         assert_eq!(failed, ["decoded", "inputs"]);

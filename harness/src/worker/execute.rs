@@ -3,6 +3,7 @@
 use std::time::Instant;
 
 use conform_cases::formats::ElemType;
+use conform_cases::judge::Guards;
 use conform_cases::plan::{Layout, Plan, Step};
 use memmap2::{Mmap, MmapMut};
 
@@ -10,14 +11,14 @@ use super::protocol::{Outcome, Run, Stage, Times};
 use super::shared;
 use crate::backend::{Device, DeviceError, LoadError};
 
-/// The steps that the [protocol](super::protocol) prescribes for a run.
+/// The steps that the [protocol](super::protocol) prescribes for a run, and what became of guard bytes.
 pub(super) fn execute(
     device: &mut dyn Device,
     run: &Run,
     inputs: &Mmap,
     results: &mut MmapMut,
     times: &mut Times,
-) -> Result<(), Outcome> {
+) -> Result<Option<Guards>, Outcome> {
     let (plan, layout) = (&run.plan, &run.layout);
     let not_loaded = |e| match e {
         LoadError::Unsupported(why) => Outcome::Unsupported { why },
@@ -33,7 +34,7 @@ pub(super) fn execute(
                 LoadError::Device(e) => failed(Stage::Run, e),
             })?;
         }
-        return Ok(());
+        return Ok(None);
     }
     timed(&mut times.load, || decode_inputs(device, plan, layout, inputs, results)).map_err(not_loaded)?;
     timed(&mut times.load, || device.load(plan)).map_err(not_loaded)?;
@@ -69,8 +70,10 @@ pub(super) fn execute(
         })
         .map_err(|e| failed(Stage::Read, e))?;
     }
+    // Before anything is read back that would have to be restored: only what ran is to be seen.
+    let guards = timed(&mut times.read, || device.guards()).map_err(|e| failed(Stage::Read, e))?;
     if !device.info().capabilities.readable_inputs {
-        return Ok(());
+        return Ok(guards);
     }
     timed(&mut times.read, || {
         for (i, tensor) in plan.tensors.iter().enumerate() {
@@ -80,7 +83,8 @@ pub(super) fn execute(
         }
         Ok(())
     })
-    .map_err(|e| failed(Stage::Read, e))
+    .map_err(|e| failed(Stage::Read, e))?;
+    Ok(guards)
 }
 
 /// What host memory holds once it was freed.

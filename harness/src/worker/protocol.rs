@@ -43,7 +43,7 @@
 //! {"type":"open","device":"fake-0"}
 //! {"type":"opened","info":{"key":"fake-0","backend":"fake","name":"…","driver":"…","identity":{"driver":"fake","index":0,"pci":"0000:3b:00.0"},"properties":{},"capabilities":{"deterministic":true}}}
 //! {"type":"run","seq":7,"plan":{"case":"…","tensors":[…],"steps":[…]},"layout":{…},"inputs":"/dev/shm/…","results":"/dev/shm/…","poisons":[2143289344,4290772992,2143289344],"one_by_one":2}
-//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…},"sorts":3}
+//! {"type":"ran","seq":7,"case":"…","outcome":{"verdict":"done"},"times":{"load":90,"upload":12,"compute":40,"read":9},"memory":{"free":…,"total":…},"observed":{"sorts":3,"guards":{"looked_at":9,"damaged":[]}}}
 //! ```
 //!
 //! A device's `identity` says who lists it (`driver`, the same for all devices
@@ -88,7 +88,8 @@
 //!    not touch `results` again. The answer's `memory` is what the driver says of
 //!    the device's memory then, in bytes, whoever uses it; null where it doesn't
 //!    tell. `sorts` says how often the device has sorted slots by expert, in all
-//!    runs; null where it doesn't count. A plan with `fresh_routing` asks it to do
+//!    runs, and `guards` which guard bytes around its memory were written to;
+//!    null where it doesn't count, or has none. A plan with `fresh_routing` asks it to do
 //!    so for each step that needs them sorted; else it may use them again.
 //!
 //! A device error in any of this is `failed` with the stage and one line of
@@ -98,6 +99,7 @@
 use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
+use conform_cases::judge::Guards;
 use conform_cases::plan::{Layout, Plan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -196,14 +198,24 @@ pub enum Reply {
         times: Times,
         /// The memory of the device after the plan was freed, where its driver tells.
         memory: Option<DeviceMemory>,
-        /// How often the device has sorted slots by expert, where it counts.
-        sorts: Option<u64>,
+        /// What else the device has seen.
+        observed: Observed,
     },
     /// The request makes no sense; nothing was done.
     Rejected {
         /// One line.
         why: String,
     },
+}
+
+/// What a device has seen of itself in all runs of a plan.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Observed {
+    /// How often it has sorted slots by expert, where it counts.
+    pub sorts: Option<u64>,
+    /// What became of guard bytes around its memory, where it has some.
+    pub guards: Option<Guards>,
 }
 
 /// How a run went, as far as a worker can know.
@@ -369,12 +381,13 @@ mod tests {
             outcome: Outcome::Done {},
             times: Times::default(),
             memory,
-            sorts: Some(3),
+            observed: Observed { sorts: Some(3), guards: None },
         };
         assert_eq!(
             text(&ran),
             "{\"type\":\"ran\",\"seq\":7,\"case\":\"c\",\"outcome\":{\"verdict\":\"done\"},\
-             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2},\"sorts\":3}\n"
+             \"times\":{\"load\":0,\"upload\":0,\"compute\":0,\"read\":0},\"memory\":{\"free\":1,\"total\":2},\
+             \"observed\":{\"sorts\":3,\"guards\":null}}\n"
         );
         assert_eq!(decode::<Request>(br#"{"type":"probe"}"#), Ok(Request::Probe {}));
         let open = |mutant| Request::Open { device: "d".into(), mutant };

@@ -12,8 +12,8 @@ use std::sync::mpsc::{Receiver, Sender, channel};
 
 use super::execute::execute;
 use super::protocol::{
-    Line, MAX_REPLY, MAX_REQUEST, Outcome, PROTOCOL, REPLY_FD, REQUEST_FD, Reply, Request, Run, Times, decode,
-    read_line, send,
+    Line, MAX_REPLY, MAX_REQUEST, Observed, Outcome, PROTOCOL, REPLY_FD, REQUEST_FD, Reply, Request, Run, Times,
+    decode, read_line, send,
 };
 use super::{check, shared, sys};
 use crate::backend::fake::{self, ProtocolLie};
@@ -92,9 +92,9 @@ impl Server<'_> {
             }
             Request::Open { device, mutant } => self.open(&device, mutant.as_deref()),
             Request::Run(run) => match self.run(&run) {
-                Ok((outcome, times, sorts)) => {
+                Ok((outcome, times, observed)) => {
                     let memory = self.device.as_ref().and_then(|device| device.memory());
-                    Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times, memory, sorts }
+                    Reply::Ran { seq: run.seq, case: run.plan.case, outcome, times, memory, observed }
                 }
                 Err(why) => Reply::Rejected { why },
             },
@@ -124,19 +124,19 @@ impl Server<'_> {
     }
 
     /// Executes one request; an error means that the request makes no sense.
-    fn run(&mut self, run: &Run) -> Result<(Outcome, Times, Option<u64>), String> {
+    fn run(&mut self, run: &Run) -> Result<(Outcome, Times, Observed), String> {
         let device = self.device.as_deref_mut().ok_or("run was asked for before a device was opened")?;
         let inputs = shared::map_inputs(&run.inputs, run.layout.input_bytes)?;
         let mut results = shared::map_results(&run.results, run.layout.result_bytes)?;
         check::check(&run.plan, &run.layout, run.poisons.len(), inputs.len(), results.len())?;
         let mut times = Times::default();
-        let outcome = match execute(device, run, &inputs, &mut results, &mut times) {
-            Ok(()) => Outcome::Done {},
-            Err(outcome) => outcome,
+        let (outcome, guards) = match execute(device, run, &inputs, &mut results, &mut times) {
+            Ok(guards) => (Outcome::Done {}, guards),
+            Err(outcome) => (outcome, None),
         };
-        let sorts = device.sorts();
+        let observed = Observed { sorts: device.sorts(), guards };
         device.free();
-        Ok((outcome, times, sorts))
+        Ok((outcome, times, observed))
     }
 
     /// Writes a reply, or what the fake driver wants the parent to see instead of it.

@@ -11,7 +11,7 @@ use std::time::Duration;
 use conform_cases::judge::one_by_one;
 use conform_cases::plan::{Layout, Plan};
 
-use super::protocol::{Outcome, Reply, Request, Run, Times};
+use super::protocol::{Observed, Outcome, Reply, Request, Run, Times};
 use super::{Cause, Death, Launch, OpenError, Shared, Worker};
 use crate::backend::{DeviceInfo, DeviceMemory};
 
@@ -76,8 +76,8 @@ pub enum Attempt {
         times: Times,
         /// The memory of the device afterwards.
         memory: Option<DeviceMemory>,
-        /// How often the device sorted slots by expert, where it counts.
-        sorts: Option<u64>,
+        /// What else the device has seen.
+        observed: Observed,
         /// A death on the way to this answer that was not repeated: to be counted and printed, not gating.
         incident: Option<Incident>,
     },
@@ -89,8 +89,8 @@ pub enum Attempt {
     Wedged(String),
 }
 
-/// What a worker answers: how it went, how long it took, what memory the device had afterwards, and how often it sorted.
-type Answer = (Outcome, Times, Option<DeviceMemory>, Option<u64>);
+/// What a worker answers: how it went, how long it took, what memory the device had afterwards, and what else it saw.
+type Answer = (Outcome, Times, Option<DeviceMemory>, Observed);
 
 /// A death that a fresh worker did not repeat.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -213,8 +213,8 @@ impl Supervisor {
         let (mut deaths, mut kills) = (0, 0);
         loop {
             let death = match self.run_once(job) {
-                Ok(Ok((outcome, times, memory, sorts))) => {
-                    return Attempt::Ran { outcome, times, memory, sorts, incident: first.map(Incident::from) };
+                Ok(Ok((outcome, times, memory, observed))) => {
+                    return Attempt::Ran { outcome, times, memory, observed, incident: first.map(Incident::from) };
                 }
                 Ok(Err(death)) => death,
                 Err(none) => return none.during(first.as_ref()),
@@ -254,7 +254,7 @@ impl Supervisor {
                 one_by_one: one_by_one(job.plan, job.poisons.len()),
             }));
             match self.ready()?.call(&request, job.deadline) {
-                Ok(Reply::Ran { outcome, times, memory, sorts, .. }) => {
+                Ok(Reply::Ran { outcome, times, memory, observed, .. }) => {
                     self.streak = Streak::default();
                     self.answered += 1;
                     let is_worn = self.limits.cases.is_some_and(|most| self.answered >= most);
@@ -262,7 +262,7 @@ impl Supervisor {
                         // After an error a context may be good for nothing; the next case must not pay for it.
                         self.retire();
                     }
-                    return Ok(Ok((outcome, times, memory, sorts)));
+                    return Ok(Ok((outcome, times, memory, observed)));
                 }
                 // `call` lets nothing else through; were it otherwise, the worker would be at fault.
                 Ok(other) => {

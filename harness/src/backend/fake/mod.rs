@@ -24,7 +24,7 @@ use conform_cases::plan::{Part, Plan, Step, Tensor};
 
 use super::cpu::{CpuDevice, Stages};
 use super::routing::Reuse;
-use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, LoadError, Probe};
+use super::{Capabilities, Device, DeviceError, DeviceInfo, DeviceMemory, Driver, Guards, LoadError, Probe};
 use crate::mutants::Edits;
 use crate::worker::sys;
 use lies::Output;
@@ -131,7 +131,7 @@ fn describe(inner: &DeviceInfo, rules: &Rules) -> DeviceInfo {
         driver: inner.driver.clone(),
         identity: rules.identity(),
         properties: BTreeMap::new(),
-        capabilities: Capabilities { readable_inputs: true, ..inner.capabilities },
+        capabilities: Capabilities { readable_inputs: true, guards: true, ..inner.capabilities },
     }
 }
 
@@ -262,6 +262,17 @@ impl Device for FakeDevice {
         }
         self.runs += 1;
         self.inner.run(steps)
+    }
+
+    fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
+        let mut guards = Guards::default();
+        let (healthy, hit) = ([0xa5; 8], [0xa5, 0xa5, 0xa5, 0xa5, 0, 0, 0, 0]);
+        for t in self.plan.iter().flat_map(|plan| &plan.tensors) {
+            let is_hit = t.is_output() && self.active.contains(&&Behaviour::GuardHit);
+            let after = if is_hit { &hit } else { &healthy };
+            guards.look(&t.name, t.parent_bytes(), [&healthy, after], [&healthy; 2]);
+        }
+        Ok(Some(guards))
     }
 
     fn sorts(&self) -> Option<u64> {

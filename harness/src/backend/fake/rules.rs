@@ -60,6 +60,8 @@ pub(super) enum Behaviour {
     Leak(u64),
     /// Changes an input.
     TouchInput,
+    /// Writes behind the end of outputs.
+    GuardHit,
     /// Changes outputs.
     Lie(Lie),
     /// Moves bytes wrongly.
@@ -91,6 +93,7 @@ impl Behaviour {
             "probe-chatter" => Behaviour::ProbeChatter,
             "unsupported" => Behaviour::Unsupported,
             "touch-input" => Behaviour::TouchInput,
+            "guard-hit" => Behaviour::GuardHit,
             "pci" => return Ok(Behaviour::Pci(value.ok_or("pci needs a bus id: pci=0000:3b:00.0")?.to_owned())),
             "uuid" => return Ok(Behaviour::Uuid(value.ok_or("uuid needs a UUID")?.to_owned())),
             "slow" => {

@@ -196,6 +196,7 @@ impl Backend<'_> {
             readable_inputs: true,
             scratch_poison: false,
             // No build promises it.
+            guards: false,
             deterministic: false,
             // The CPU backend leaves the processor's default alone; GPU backends are compiled as the driver likes.
             flushes_subnormals: !is_cpu,

@@ -17,7 +17,7 @@ use super::weights::Converted;
 use crate::backend::gpu::unsupported;
 use crate::backend::moves;
 use crate::backend::routing::{Reuse, Tables};
-use crate::backend::{Device, DeviceError, DeviceInfo, LoadError, NO_LLAMA};
+use crate::backend::{Device, DeviceError, DeviceInfo, Guards, LoadError, NO_LLAMA};
 
 /// An open OpenCL device.
 pub(super) struct OpenClDevice {
@@ -36,6 +36,8 @@ struct Loaded {
     /// What is known of the tables of sorted slots, and their memory.
     tables: Tables,
     sorted: Vec<Table>,
+    /// For the kernel that dirties local memory, in a plan that computes something: memory of others has no guards.
+    sink: Option<Buffer>,
 }
 
 enum LoadedStep {
@@ -131,6 +133,9 @@ impl Device for OpenClDevice {
             for buffer in of_steps.chain(loaded.sorted.iter().flat_map(Table::scratch)) {
                 self.runtime.fill(buffer, pattern)?;
             }
+            if let Some(sink) = &loaded.sink {
+                self.runtime.dirty_local_memory(sink, pattern)?;
+            }
         }
         self.runtime.finish()
     }
@@ -147,6 +152,16 @@ impl Device for OpenClDevice {
         // Copies may be queued still. A failure has nobody left to be told to.
         let _ = self.runtime.finish();
         self.loaded = None;
+    }
+
+    fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
+        let Some(loaded) = &self.loaded else { return Ok(None) };
+        if loaded.sink.is_none() {
+            return Ok(None);
+        }
+        let mut guards = Guards::default();
+        loaded.buffers().try_for_each(|buffer| self.runtime.look(buffer, &mut guards))?;
+        Ok(Some(guards))
     }
 
     fn sorts(&self) -> Option<u64> {
@@ -169,7 +184,10 @@ fn no_plan() -> DeviceError {
 impl Loaded {
     fn new(runtime: &Runtime, plan: &Plan, reuse: Reuse) -> Result<Self, LoadError> {
         runtime.kernels.fill.supported()?;
-        let mut memory = Allocator::new(runtime);
+        let has_kernels = plan.steps.iter().any(|step| !step.moves_bytes());
+        // Guards are for kernels; what moves bytes is told where they go.
+        let plain = Allocator::new(runtime);
+        let mut memory = if has_kernels { plain.guarded() } else { plain };
         let mut tensors = Vec::with_capacity(plan.tensors.len());
         for t in &plan.tensors {
             // A view has nothing of its own; a byte stands for it, since an allocation must have some.
@@ -195,7 +213,16 @@ impl Loaded {
                 }
             }
         }
-        Ok(Loaded { plan: plan.clone(), memory: tensors, steps, tables, sorted })
+        let sink = has_kernels.then(|| memory.scratch("a word of local memory", 1)).transpose()?;
+        Ok(Loaded { plan: plan.clone(), memory: tensors, steps, tables, sorted, sink })
+    }
+
+    /// All memory that there is.
+    fn buffers(&self) -> impl Iterator<Item = &Buffer> {
+        let converted = self.memory.iter().filter_map(|m| m.converted.as_ref()).flat_map(|c| [&c.scale, &c.code]);
+        let scratch = self.steps.iter().flat_map(LoadedStep::scratch);
+        let tables = self.sorted.iter().flat_map(Table::scratch);
+        self.memory.iter().map(|m| &m.raw).chain(converted).chain(scratch).chain(tables).chain(&self.sink)
     }
 
     /// Bytes of a tensor's allocation.

@@ -5,6 +5,7 @@
 #![allow(unsafe_code)]
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 
 use conform_cases::plan::Part;
 use opencl3::types::CL_NON_BLOCKING;
@@ -97,32 +98,13 @@ impl Runtime {
 
     fn spread(&self, memory: &[Memory], from: &[u8], batch: &Batch, mut staging: Staging) -> Result<(), DeviceError> {
         let moves = self.moves()?;
-        for s in &batch.spans {
-            let Buffer { name, raw, .. } = &mut staging.memory;
-            let call = if s.count == 1 { "clEnqueueWriteBuffer" } else { "clEnqueueWriteBufferRect" };
-            // SAFETY: spans lie in what the parts cover, which was checked, and in the window that staging memory is as
-            // long as; the queue is empty before the caller's borrow of `from` ends.
-            let event = unsafe {
-                if s.count == 1 {
-                    let bytes = &from[s.at..s.at + s.size];
-                    self.queue.enqueue_write_buffer(raw, CL_NON_BLOCKING, s.at - batch.window.start, bytes, &[])
-                } else {
-                    self.queue.enqueue_write_buffer_rect(
-                        raw,
-                        CL_NON_BLOCKING,
-                        [s.at - batch.window.start, 0, 0].as_ptr(),
-                        [s.at, 0, 0].as_ptr(),
-                        region(s).as_ptr(),
-                        s.stride,
-                        0,
-                        s.stride,
-                        0,
-                        from.as_ptr().cast_mut().cast(),
-                        &[],
-                    )
-                }
-            };
-            self.keep(event, call, name)?;
+        let Buffer { name, raw, .. } = &mut staging.memory;
+        for run in runs(batch) {
+            let (at, bytes) = (run.start - batch.window.start, &from[run]);
+            // SAFETY: spans lie in the window that staging memory is as long as, and the queue is empty before the
+            // caller's borrow of `from` ends.
+            let event = unsafe { self.queue.enqueue_write_buffer(raw, CL_NON_BLOCKING, at, bytes, &[]) };
+            self.keep(event, "clEnqueueWriteBuffer", name)?;
         }
         staging.tables.iter().try_for_each(|(tensor, (table, groups))| {
             let args = [Arg::Buffer(table), Arg::Buffer(&memory[*tensor].raw), Arg::Buffer(&staging.memory)];
@@ -136,36 +118,22 @@ impl Runtime {
             let args = [Arg::Buffer(table), Arg::Buffer(&memory[*tensor].raw), Arg::Buffer(&staging.memory)];
             self.launch(&moves.gather, *groups, &args)?;
         }
-        for s in &batch.spans {
-            let Buffer { name, raw, .. } = &staging.memory;
-            let call = if s.count == 1 { "clEnqueueReadBuffer" } else { "clEnqueueReadBufferRect" };
+        let Buffer { name, raw, .. } = &staging.memory;
+        for run in runs(batch) {
+            let (at, bytes) = (run.start - batch.window.start, &mut to[run]);
             // SAFETY: as for `spread`.
-            let event = unsafe {
-                if s.count == 1 {
-                    let bytes = &mut to[s.at..s.at + s.size];
-                    self.queue.enqueue_read_buffer(raw, CL_NON_BLOCKING, s.at - batch.window.start, bytes, &[])
-                } else {
-                    self.queue.enqueue_read_buffer_rect(
-                        raw,
-                        CL_NON_BLOCKING,
-                        [s.at - batch.window.start, 0, 0].as_ptr(),
-                        [s.at, 0, 0].as_ptr(),
-                        region(s).as_ptr(),
-                        s.stride,
-                        0,
-                        s.stride,
-                        0,
-                        to.as_mut_ptr().cast(),
-                        &[],
-                    )
-                }
-            };
-            self.keep(event, call, name)?;
+            let event = unsafe { self.queue.enqueue_read_buffer(raw, CL_NON_BLOCKING, at, bytes, &[]) };
+            self.keep(event, "clEnqueueReadBuffer", name)?;
         }
         Ok(())
     }
 }
 
-fn region(s: &Span) -> [usize; 3] {
-    [s.size, s.count, 1]
+/// The dense runs of a batch. Rectangles are left only where parts leave gaps in every row.
+fn runs(batch: &Batch) -> impl Iterator<Item = Range<usize>> + '_ {
+    let rows = |s: &Span| {
+        let Span { count, stride, at, size } = *s;
+        (0..count).map(move |i| at + i * stride..at + i * stride + size)
+    };
+    batch.spans.iter().flat_map(rows)
 }

@@ -157,6 +157,7 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             identity: identity::claims(&device, format!("{NAME}-{short}"), index)?,
             properties,
             capabilities: Capabilities {
+                guards: true,
                 flushes_subnormals: device.single_fp_config()? & CL_FP_DENORM == 0,
                 ..Capabilities::OWN
             },

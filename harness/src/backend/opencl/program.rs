@@ -133,6 +133,7 @@ impl Kernel {
 pub(super) struct Kernels {
     pub(super) fill: Kernel,
     pub(super) clear_view: Kernel,
+    pub(super) dirty: Kernel,
     pub(super) convert: Kernel,
     pub(super) restore: Kernel,
     pub(super) histogram: Kernel,
@@ -165,6 +166,7 @@ impl Kernels {
         Ok(Kernels {
             fill: kernel("fill", "fill")?,
             clear_view: kernel("fill", "clear_view")?,
+            dirty: kernel("fill", "dirty")?,
             convert: kernel("convert", "convert")?,
             restore: kernel("restore", "restore")?,
             histogram: kernel("route", "histogram")?,
