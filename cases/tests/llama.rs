@@ -11,7 +11,7 @@ use conform_cases::judge::{Capabilities, Check, Status};
 use conform_cases::llama::calls::{ABSENT, Call, GUARD, Piece, write_record};
 use conform_cases::llama::judge::{CHECKS, LlamaOracle};
 use conform_cases::llama::script::{CELLS, SEQUENCES, Scenario, Script};
-use conform_cases::llama::weights::{Arch, Cache, Variant, VOCABULARY};
+use conform_cases::llama::weights::{Arch, Cache, VOCABULARY, Variant};
 use conform_cases::model::Kernels;
 use conform_cases::state::attention::Cell;
 use conform_cases::state::container::{Container, Kind};

@@ -56,7 +56,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 33] = [
+pub const CHECKS: [&str; 35] = [
     "support",
     "decoded",
     "written",

@@ -29,14 +29,15 @@ pub(super) struct Unread {
 }
 
 impl Unread {
-    fn new(e: &StateError, start: usize) -> Self {
-        // With another count of sequences what follows may be read as other cells, and come out even.
-        let is_place = |field: &str| ["position", "sequence", "sequences"].iter().any(|place| field.ends_with(place));
-        let (at, is_structure) = match e {
-            StateError::Refused { field, offset, .. } => (start + offset, !is_place(field)),
-            _ => (start, true),
+    /// Offsets in the error are counted from `start`, the memory's first byte.
+    fn new(e: StateError, start: usize) -> Self {
+        let StateError::Refused { field, offset, what } = e else {
+            return Unread { why: e.to_string(), is_structure: true, at: start };
         };
-        Unread { why: e.to_string(), is_structure, at }
+        // With another count of sequences what follows may be read as other cells, and come out even.
+        let is_structure = !["position", "sequence", "sequences"].iter().any(|place| field.ends_with(place));
+        let at = start + offset;
+        Unread { why: StateError::Refused { field, offset: at, what }.to_string(), is_structure, at }
     }
 }
 
@@ -67,7 +68,7 @@ pub(super) fn read_back(variant: Variant, piece: Piece, blob: &[u8]) -> Result<V
             match through(&caches, what, &part) {
                 Ok(back) => return Ok([head, &back[added.len()..]].concat()),
                 Err(e) => {
-                    let e = Unread::new(&e, start);
+                    let e = Unread::new(e, start.saturating_sub(added.len()));
                     if why.as_ref().is_none_or(|why| why.at < e.at) {
                         why = Some(e);
                     }
@@ -89,7 +90,7 @@ fn starts(arch: Arch, kind: Kind, blob: &[u8]) -> Result<Vec<(usize, bool)>, Unr
         (Kind::Whole, Ok((_, start))) => [Some(start), outputs_end(blob, start)].into_iter().flatten().collect(),
         (_, Ok((_, start))) => vec![start],
         (Kind::Sequence, Err(_)) => vec![0],
-        (_, Err(e)) => return Err(Unread::new(&e, 0)),
+        (_, Err(e)) => return Err(Unread::new(e, 0)),
     };
     let has_streams = |arch| arch != Arch::Mamba;
     let mut both: Vec<(usize, bool)> = starts.iter().map(|start| (*start, true)).collect();
@@ -158,4 +159,114 @@ fn through(caches: &[Cache], what: What, part: &[u8]) -> Result<Vec<u8>, StateEr
         }
     }
     writer.finish(&mut device)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::formats::ElemType;
+    use crate::state::attention::Cell;
+
+    /// The memory's part of a build with two sequences, written by our own engine.
+    fn part(variant: Variant, what: What, streams: usize, kept: usize) -> Vec<u8> {
+        let stages = Stages::default();
+        let (mut writer, mut tensors) = (MemoryWriter::default(), Vec::new());
+        for cache in &variant.caches(streams, CELLS, SEQUENCES, false)[kept..] {
+            match cache {
+                Cache::Kv(shape) => {
+                    let mut cache = Attention::new(*shape, tensors.len());
+                    for sequence in 0..2 {
+                        let cells: Vec<Cell> = (0..3).map(|pos| Cell { pos, ..Cell::default() }).collect();
+                        cache.append(sequence, &cells).unwrap();
+                    }
+                    cache.save(what, &mut writer, &stages);
+                    tensors.extend(cache.tensors);
+                }
+                Cache::Recurrent(shape) => {
+                    let mut cache = Recurrent::new(*shape, tensors.len());
+                    (0..2).for_each(|sequence| _ = cache.advance(sequence, 2).unwrap());
+                    cache.save(what, &mut writer, &stages);
+                    tensors.extend(cache.tensors);
+                }
+            }
+        }
+        let mut device = PlainMemory::new(&tensors);
+        device.tensors.iter_mut().flatten().enumerate().for_each(|(i, byte)| *byte = (i % 251) as u8);
+        writer.finish(&mut device).unwrap()
+    }
+
+    /// A piece with what stands before it.
+    fn blob(variant: Variant, piece: Piece) -> Vec<u8> {
+        let name = variant.arch.name().to_owned();
+        match piece {
+            Piece::Whole => [Container::Whole { architecture: name }.head(), part(variant, What::All, 4, 0)].concat(),
+            Piece::Sequence(sequence) | Piece::Partial(sequence) => {
+                let kept =
+                    if matches!(piece, Piece::Partial(_)) { variant.caches(4, 1, 1, false).len() - 1 } else { 0 };
+                [Container::Sequence { sequence }.head(), part(variant, What::Sequence(sequence), 4, kept)].concat()
+            }
+        }
+    }
+
+    fn refused(variant: Variant, piece: Piece, blob: &[u8]) -> String {
+        read_back(variant, piece, blob).map(|_| ()).map_err(|e| e.why).unwrap_err()
+    }
+
+    #[test]
+    fn what_builds_write_is_read() {
+        let types = [ElemType::F32, ElemType::Bf16];
+        let variants = Arch::ALL.iter().map(|arch| Variant::of(*arch));
+        for variant in variants.chain([Variant { arch: Arch::Window, types }]) {
+            for piece in [Piece::Whole, Piece::Sequence(1), Piece::Partial(1)] {
+                let blob = blob(variant, piece);
+                assert!(read_back(variant, piece, &blob).is_ok_and(|back| back == blob), "{variant:?} {piece:?}");
+                refused(variant, piece, &blob[..blob.len() - 1]);
+                refused(variant, piece, &[&blob[..], &[0]].concat());
+            }
+        }
+    }
+
+    #[test]
+    fn older_blobs_are_read() {
+        let variant = Variant::of(Arch::Moe);
+        let whole = blob(variant, Piece::Whole);
+        let (name, memory) = whole.split_at(4 + "llama".len());
+        // Two places, one logit, no embedding.
+        let outputs: Vec<u8> = [2, 0, 1, 1, 0, 7, 0, 0].iter().flat_map(|n: &u32| n.to_le_bytes()).collect();
+        let sequence = part(variant, What::Sequence(1), 1, 0);
+        let old = [
+            (Piece::Whole, [name, &outputs, memory].concat()),
+            (Piece::Whole, [name, &outputs, &part(variant, What::All, 1, 0)[4..]].concat()),
+            (Piece::Sequence(1), sequence.clone()),
+            (Piece::Sequence(1), sequence[4..].to_vec()),
+        ];
+        for (i, (piece, blob)) in old.iter().enumerate() {
+            assert!(read_back(variant, *piece, blob).is_ok_and(|back| back == *blob), "{i}");
+            refused(variant, *piece, &blob[..blob.len() - 1]);
+        }
+        // A partial state of a hybrid that has everything.
+        let (variant, piece) = (Variant::of(Arch::Hybrid), Piece::Partial(1));
+        assert!(read_back(variant, piece, &part(variant, What::Sequence(1), 4, 0)).is_ok());
+        let new = [Container::Sequence { sequence: 1 }.head(), part(variant, What::Sequence(1), 4, 0)].concat();
+        refused(variant, piece, &new);
+        // Nothing is left out today.
+        let (variant, piece) = (Variant::of(Arch::Moe), Piece::Sequence(1));
+        refused(variant, piece, &[Container::Sequence { sequence: 1 }.head(), sequence[4..].to_vec()].concat());
+    }
+
+    #[test]
+    fn the_reading_that_comes_furthest_says_why() {
+        let variant = Variant::of(Arch::Llama);
+        let mut whole = blob(variant, Piece::Whole);
+        assert!(
+            refused(Variant::of(Arch::Mamba), Piece::Whole, &whole).contains("is of 'llama', the model of 'mamba'")
+        );
+        whole.truncate(whole.len() - 1);
+        let why = "stream 3 cells at byte 1745: needs 4 bytes, the blob has 3 more";
+        assert_eq!(refused(variant, Piece::Whole, &whole), why);
+        let mut one = blob(variant, Piece::Sequence(1));
+        one[16] += 1;
+        let why = "stream 1 cell 3 sequences at byte 60: has 2, must be exactly one in the blob of one sequence";
+        assert_eq!(refused(variant, Piece::Sequence(1), &one), why);
+    }
 }

@@ -1,7 +1,7 @@
 //! Scenarios: what is asked of a build, and what must hold of its answers.
 
 use super::calls::Call;
-use super::weights::{Variant, VOCABULARY};
+use super::weights::{VOCABULARY, Variant};
 use crate::id::words;
 use crate::state::tensor::type_number;
 use crate::stream::Stream;
