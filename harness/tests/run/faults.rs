@@ -3,7 +3,7 @@
 use conform_cases::profile::Profile;
 use conform_harness::result::Verdict;
 
-use crate::conform::{EXACT, NORMAL, SORT, failed, run_named};
+use crate::conform::{EXACT, NORMAL, SORT, conform, failed, run_named};
 
 /// A row: what the device does, the only case, and the checks that must fail, and no others.
 type Fault = (&'static str, &'static str, &'static [&'static str]);
@@ -54,6 +54,15 @@ fn one_element_of_the_largest_case() {
     assert_eq!(run_named("", &[&largest]).with(0).result(&largest).verdict, Verdict::Pass);
 }
 
+/// Memory that a step has no business with: behind the end of its own, and another tensor's.
+#[test]
+fn memory_beyond_ones_own() {
+    const BESIDE: &str = "mul_mat_id/w=mxfp4,x=f32,e=5,u=2,m=65,n=33,k=96/route=shuffle,data=normal,seq=beside/v1-1";
+    is_found(("guard-hit", BESIDE, &["guards"]));
+    is_found(("guard-hit", SORT, &["guards"]));
+    is_found(("touch-input", BESIDE, &["neighbours"]));
+}
+
 #[test]
 fn one_element_negated() {
     is_found(("negate-one", NORMAL, &["values"]));
@@ -93,6 +102,13 @@ fn a_nan_where_a_number_belongs() {
 #[test]
 fn a_second_run_that_differs() {
     is_found(("flip", NORMAL, &["repeat"]));
+    // What comes once in five runs is not seen in two.
+    run_named("flip-fifth", &[NORMAL]).with(0);
+    let replay =
+        |repeat| conform(["replay", NORMAL, "--device", "fake-0", "--repeat", repeat]).fake("flip-fifth").end();
+    replay("4").with(0);
+    let seen = replay("5").with(1);
+    assert!(seen.stdout.contains("repeat    1 of "), "{}", seen.stdout);
 }
 
 #[test]

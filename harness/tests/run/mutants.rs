@@ -84,12 +84,16 @@ fn mistakes_are_told() {
 
 #[test]
 fn faults_of_opencl_kernels_are_caught() {
-    let command = conform(["mutants", "b15", "b25", "m2-", "--device", "opencl-pocl-*"]).opencl();
+    let command = conform(["mutants", "b15", "b25", "m2-", "a9-", "--device", "opencl-pocl-*"]).opencl();
     let ended = command.end();
     if ended.code == Some(2) && ended.stderr.contains("no device matches") {
         let is_required = std::env::var("CONFORM_REQUIRE").unwrap_or_default().contains("opencl-pocl");
         assert!(!is_required, "{ended:#?}");
         return;
     }
-    assert!(ended.with(0).stdout.contains("4 of 4 caught"));
+    let ended = ended.with(0);
+    assert!(ended.stdout.contains("5 of 5 caught"));
+    // What is stored beyond the last row lands in a guard.
+    let line = ended.stdout.lines().find(|line| line.starts_with("a9-rows-unchecked")).unwrap_or_default();
+    assert!(line.split_whitespace().nth(2) == Some("guards"), "{line}");
 }

@@ -187,7 +187,7 @@ impl Loaded {
     fn new(runtime: &Runtime, plan: &Plan, reuse: Reuse) -> Result<Self, LoadError> {
         runtime.kernels.fill.supported()?;
         let has_kernels = plan.steps.iter().any(|step| !step.moves_bytes());
-        // Parts of memory are what guards are made of, and PoCL 3.1 crashes where rectangles of those are copied.
+        // Guards are for kernels; what moves bytes is told where they go.
         let plain = Allocator::new(runtime);
         let mut memory = if has_kernels { plain.guarded() } else { plain };
         let mut tensors = Vec::with_capacity(plan.tensors.len());

@@ -77,10 +77,12 @@ impl Runtime {
         let mut mapped: BTreeMap<usize, Mapped> = BTreeMap::new();
         let done = ranges.into_iter().try_for_each(|(tensor, range)| {
             let buffer = &memory[tensor].raw;
+            let (raw, start) = buffer.place_of();
             let mut at = ptr::null_mut();
             // SAFETY: the range lies inside of the buffer, as the parts do, and is given back below.
             let event = unsafe {
-                self.queue.enqueue_map_buffer(&buffer.raw, CL_BLOCKING, flags, range.start, range.len(), &mut at, &[])
+                let from = start + range.start;
+                self.queue.enqueue_map_buffer(raw, CL_BLOCKING, flags, from, range.len(), &mut at, &[])
             };
             event.map_err(failed("clEnqueueMapBuffer", &buffer.name))?;
             mapped.insert(tensor, Mapped { range, at: at.cast() });
@@ -92,7 +94,7 @@ impl Runtime {
         let given_back = mapped.into_iter().try_for_each(|(tensor, Mapped { at, .. })| {
             let buffer = &memory[tensor].raw;
             // SAFETY: it was mapped above, once, and is not used any more.
-            let event = unsafe { self.queue.enqueue_unmap_mem_object(buffer.raw.get(), at.cast(), &[]) };
+            let event = unsafe { self.queue.enqueue_unmap_mem_object(buffer.place_of().0.get(), at.cast(), &[]) };
             self.keep(event, "clEnqueueUnmapMemObject", &buffer.name)
         });
         let finished = self.finish();

@@ -220,6 +220,23 @@ impl Runtime {
 }
 
 impl Buffer {
+    /// The memory that it is a part of, and where in it. Transfers go there: PoCL 3.1 crashes where rectangles of a part
+    /// are moved.
+    pub(super) fn place(&mut self) -> (&mut ClBuffer<u8>, usize) {
+        match &mut self.whole {
+            Some(whole) => (&mut whole.raw, whole.guard),
+            None => (&mut self.raw, 0),
+        }
+    }
+
+    /// The same to read from.
+    pub(super) fn place_of(&self) -> (&ClBuffer<u8>, usize) {
+        match &self.whole {
+            Some(whole) => (&whole.raw, whole.guard),
+            None => (&self.raw, 0),
+        }
+    }
+
     fn check(&self, what: &str, offset: usize, len: usize) -> Result<(), DeviceError> {
         if offset.checked_add(len).is_none_or(|end| end > self.bytes) {
             let (name, bytes) = (&self.name, self.bytes);

@@ -45,19 +45,21 @@ impl Runtime {
             return self.upload_mapped(memory, from, parts);
         }
         let queued = transfers(parts).try_for_each(|t| {
-            let Buffer { name, raw, .. } = &mut memory[t.tensor].raw;
+            let buffer = &mut memory[t.tensor].raw;
+            let name = Rc::clone(&buffer.name);
+            let (raw, start) = buffer.place();
             let call = if t.count == 1 { "clEnqueueWriteBuffer" } else { "clEnqueueWriteBufferRect" };
             // SAFETY: both ranges were checked to lie inside of buffer and memory, and the queue is empty before this
             // function returns: the memory is borrowed that long.
             let event = unsafe {
                 if t.count == 1 {
                     let bytes = &from[t.there.at..t.there.at + t.size];
-                    self.queue.enqueue_write_buffer(raw, CL_NON_BLOCKING, t.here.at, bytes, &[])
+                    self.queue.enqueue_write_buffer(raw, CL_NON_BLOCKING, start + t.here.at, bytes, &[])
                 } else {
                     self.queue.enqueue_write_buffer_rect(
                         raw,
                         CL_NON_BLOCKING,
-                        [t.here.at, 0, 0].as_ptr(),
+                        [start + t.here.at, 0, 0].as_ptr(),
                         [t.there.at, 0, 0].as_ptr(),
                         [t.size, t.count, 1].as_ptr(),
                         t.here.stride,
@@ -69,7 +71,7 @@ impl Runtime {
                     )
                 }
             };
-            self.keep(event, call, name)
+            self.keep(event, call, &name)
         });
         self.finish_after(queued)
     }
@@ -85,18 +87,19 @@ impl Runtime {
             return self.fetch_mapped(memory, to, parts);
         }
         let queued = transfers(parts).try_for_each(|t| {
-            let Buffer { name, raw, .. } = &memory[t.tensor].raw;
+            let buffer = &memory[t.tensor].raw;
+            let (name, (raw, start)) = (&buffer.name, buffer.place_of());
             let call = if t.count == 1 { "clEnqueueReadBuffer" } else { "clEnqueueReadBufferRect" };
             // SAFETY: as for `upload`.
             let event = unsafe {
                 if t.count == 1 {
                     let bytes = &mut to[t.there.at..t.there.at + t.size];
-                    self.queue.enqueue_read_buffer(raw, CL_NON_BLOCKING, t.here.at, bytes, &[])
+                    self.queue.enqueue_read_buffer(raw, CL_NON_BLOCKING, start + t.here.at, bytes, &[])
                 } else {
                     self.queue.enqueue_read_buffer_rect(
                         raw,
                         CL_NON_BLOCKING,
-                        [t.here.at, 0, 0].as_ptr(),
+                        [start + t.here.at, 0, 0].as_ptr(),
                         [t.there.at, 0, 0].as_ptr(),
                         [t.size, t.count, 1].as_ptr(),
                         t.here.stride,
@@ -128,20 +131,22 @@ impl Runtime {
     }
 
     fn copy_one(&self, from: &Buffer, to: &Buffer, t: &Part) -> Result<(), DeviceError> {
-        let (queue, source, target) = (self.queue.get(), from.raw.get(), to.raw.get());
+        let ((source, from), (target, onto)) = (from.place_of(), to.place_of());
+        let (queue, source, target) = (self.queue.get(), source.get(), target.get());
+        let (there, here) = (from + t.there.at, onto + t.here.at);
         let call = if t.count == 1 { "clEnqueueCopyBuffer" } else { "clEnqueueCopyBufferRect" };
         // SAFETY: both ranges were checked to lie inside of their buffers, which the API keeps alive while the command is
         // queued. The wrapper's methods take two buffers, and here they may be one.
         let event = unsafe {
             if t.count == 1 {
-                enqueue_copy_buffer(queue, source, target, t.there.at, t.here.at, t.size, 0, ptr::null())
+                enqueue_copy_buffer(queue, source, target, there, here, t.size, 0, ptr::null())
             } else {
                 enqueue_copy_buffer_rect(
                     queue,
                     source,
                     target,
-                    [t.there.at, 0, 0].as_ptr(),
-                    [t.here.at, 0, 0].as_ptr(),
+                    [there, 0, 0].as_ptr(),
+                    [here, 0, 0].as_ptr(),
                     [t.size, t.count, 1].as_ptr(),
                     t.there.stride,
                     0,
