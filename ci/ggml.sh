@@ -31,8 +31,8 @@ $conform run --profile state --ggml "$builds/v0.5.0" --ggml "$builds/b4753" --ti
 echo '--- a real libllama saves, loads and goes on; our own reader takes its blobs and writes them back'
 $conform run --profile llama --ggml "$builds/v0.5.0" --ggml "$builds/b4753" --timeout 10s \
     --expect ci/expectations/llama.toml --device ggml-v0.5.0-cpu-haswell --device ggml-b4753-cpu-haswell
-for kept in 'llama_state/a=llama/do=fresh/v1-1' 'llama_state/a=mamba/do=holes/v1-1'; do
-    $conform replay "$kept" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-haswell --json |
+for kept in a=llama/do=fresh a=mamba/do=holes a=swa/do=many a=hybrid/do=partial a=llama,kt=f32,vt=f32/do=dirty; do
+    $conform replay "llama_state/$kept/v1-1" --ggml "$builds/v0.5.0" --device ggml-v0.5.0-cpu-haswell --json |
         python3 -c 'import json, sys; checks = json.load(sys.stdin)[0]["checks"]
 assert {"name": "blob", "status": "passed"} in checks, checks'
 done

@@ -26,7 +26,7 @@ mkdir -p "$MESA_SHADER_CACHE_DIR"
 tables='w=iq[123]_'
 endless='w=q4_K,.*n=9,k=4096,xv=kn'
 large='[,/](c|r|r2|r3|e|m|n|k)=[0-9]{5,}'
-$conform list --profile corpus >"$out/corpus"
+$conform list --profile corpus | grep -v '^llama_state/' >"$out/corpus"
 $conform list | grep -vxFf "$out/corpus" | grep -vE "$endless" >"$out/smoke"
 grep -vE "$tables" "$out/smoke" >"$out/decoded"
 grep -vE "$large" "$out/decoded" >"$out/rest"

@@ -8,9 +8,10 @@ cd "$(dirname "$0")/.."
 
 out=${1:?"where to? ci/nightly.sh OUT"}
 newest=3.22.1 # v0.5.0
+older=(3.6.0 3.7.0 3.9.0 3.12.0 3.13.0 3.14.0 3.14.5 3.15.1 3.16.2 3.18.1 3.19.0 3.20.0) # b4753 to b10361
 ci/install-opencl.sh
 ci/install-intel-opencl.sh
-ci/fetch-ggml.sh "$newest"
+ci/fetch-ggml.sh "$newest" "${older[@]}"
 cargo build --release --locked
 conform=${CARGO_TARGET_DIR:-target}/release/conform
 build=${CARGO_TARGET_DIR:-target}/ggml/v0.5.0
@@ -31,6 +32,9 @@ part 'libllama on CPU variants' $conform run --profile llama --ggml "$build" --d
     --timeout 10s --expect ci/expectations/llama.toml --out "$out/llama"
 part 'five runs of each case give the same bits' $conform run --profile smoke --repeat 5 --device cpu \
     --device 'opencl-pocl-*' --out "$out/repeat"
+mapfile -t every < <(printf -- '--ggml\n%s\n' "${CARGO_TARGET_DIR:-target}"/ggml/*/)
+part 'libllama of every build' $conform run --profile llama "${every[@]}" --device 'ggml-*-cpu-haswell' \
+    --timeout 10s --expect ci/expectations/llama.toml --out "$out/llama-builds"
 part 'smoke on lavapipe' ci/lavapipe.sh --out "$out/ggml-vulkan"
 part 'a fresh seed on rusticl and PoCL' env RUSTICL_ENABLE=llvmpipe $conform run --profile random \
     --time "${NIGHTLY_TIME:-30m}" --device cpu --device 'opencl-rusticl-*' --device 'opencl-pocl-*' \

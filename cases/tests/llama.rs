@@ -11,13 +11,14 @@ use conform_cases::judge::{Capabilities, Check, Status};
 use conform_cases::llama::calls::{ABSENT, Call, GUARD, Piece, write_record};
 use conform_cases::llama::judge::{CHECKS, LlamaOracle};
 use conform_cases::llama::script::{CELLS, SEQUENCES, Scenario, Script};
-use conform_cases::llama::weights::{Arch, VOCABULARY};
+use conform_cases::llama::weights::{Arch, Cache, VOCABULARY, Variant};
 use conform_cases::model::Kernels;
 use conform_cases::state::attention::Cell;
 use conform_cases::state::container::{Container, Kind};
 use conform_cases::state::memory::{Memory, What};
 use conform_cases::state::mutants::MUTANTS;
 use conform_cases::state::plain::PlainMemory;
+use conform_cases::state::shape::Shape;
 use conform_cases::state::stages::Stages;
 use conform_cases::stream::Stream;
 
@@ -41,15 +42,18 @@ impl Library {
 
     fn call(&mut self, call: &Call) -> (i64, Vec<u8>) {
         let context = match call {
-            Call::Open { context }
+            Call::Open { context, .. }
             | Call::Decode { context, .. }
             | Call::Remove { context, .. }
+            | Call::Copy { context, .. }
             | Call::Size { context, .. }
             | Call::Save { context, .. }
             | Call::Load { context, .. } => *context,
         };
         if let Call::Open { .. } = call {
-            let shape = Arch::Llama.shape(1, CELLS, SEQUENCES, false).unwrap();
+            let caches = Variant::of(Arch::Llama).caches(1, CELLS, SEQUENCES, false);
+            let [Cache::Kv(kv)] = caches[..] else { unreachable!() };
+            let shape = Shape { kv: Some(kv), recurrent: None };
             let device = PlainMemory::new(&shape.tensors());
             self.contexts.insert(context, Context { memory: Memory::new(&shape, self.stages), device });
             return (1, vec![]);
@@ -71,6 +75,10 @@ impl Library {
             Call::Remove { sequence, from, to, .. } => {
                 let to = if *to < 0 { i32::MAX } else { *to };
                 memory.attention.as_mut().unwrap().remove(*sequence, *from, to);
+                (1, vec![])
+            }
+            Call::Copy { from, to, .. } => {
+                memory.attention.as_mut().unwrap().copy(*from, *to).unwrap();
                 (1, vec![])
             }
             Call::Size { what, .. } => {
@@ -134,9 +142,9 @@ const CPU: Capabilities = Capabilities { kernels: Kernels::GgmlCpuAvx, ..Capabil
 
 /// The checks of a scenario on a library with these stages, whose records are changed.
 fn checks(scenario: Scenario, stages: Stages, change: impl Fn(&Script, usize, &mut i64, &mut Vec<u8>)) -> Vec<Check> {
-    let script = Script::new(Arch::Llama, scenario, 3);
+    let script = Script::new(Variant::of(Arch::Llama), scenario, 3);
     let log = Library::new(stages).log(&script, |i, value, bytes| change(&script, i, value, bytes));
-    LlamaOracle::new(Arch::Llama, script, 0).checks(&log, &CPU)
+    LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log, &CPU)
 }
 
 fn failed(checks: &[Check]) -> Vec<&str> {
@@ -148,9 +156,9 @@ fn a_right_library_passes() {
     let mut passed = std::collections::BTreeSet::new();
     for seed in 0..20 {
         for scenario in Scenario::ALL {
-            let script = Script::new(Arch::Llama, *scenario, seed);
+            let script = Script::new(Variant::of(Arch::Llama), *scenario, seed);
             let log = Library::new(Stages::default()).log(&script, |_, _, _| {});
-            let checks = LlamaOracle::new(Arch::Llama, script, 0).checks(&log, &CPU);
+            let checks = LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log, &CPU);
             assert!(failed(&checks).is_empty(), "{scenario} {seed}: {checks:#?}");
             passed.extend(checks.into_iter().filter(|c| c.status == Status::Passed).map(|c| c.name));
         }
@@ -161,7 +169,7 @@ fn a_right_library_passes() {
 #[test]
 fn wrong_records_fail() {
     type Change = fn(&Script, usize, &mut i64, &mut Vec<u8>);
-    let faults: [(Scenario, &[&str], Change); 9] = [
+    let faults: [(Scenario, &[&str], Change); 12] = [
         // A size that is asked for in vain.
         (Scenario::Fresh, &["size"], |s, i, value, _| {
             *value += i64::from(matches!(s.calls[i], Call::Size { .. }));
@@ -193,6 +201,24 @@ fn wrong_records_fail() {
         // A refusal that changes what comes after.
         (Scenario::Damaged, &["intact"], |s, i, _, bytes| {
             if i > 0 && matches!(s.calls[i - 1], Call::Load { .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A sequence that others disturb.
+        (Scenario::Holes, &["beside"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 2, sequence: 1, .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A copy that goes on as something else.
+        (Scenario::Copied, &["copy"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 0, sequence: 1, .. }) {
+                bytes[3] ^= 0x40;
+            }
+        }),
+        // A copy that was put off, and saved before it was made.
+        (Scenario::Copied, &["queued"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Decode { context: 1, sequence: 1, .. }) {
                 bytes[3] ^= 0x40;
             }
         }),
@@ -252,8 +278,8 @@ fn what_a_build_cannot_do_is_said() {
 
 #[test]
 fn a_log_that_ends_early_fails_everything() {
-    let script = Script::new(Arch::Llama, Scenario::Fresh, 3);
+    let script = Script::new(Variant::of(Arch::Llama), Scenario::Fresh, 3);
     let log = Library::new(Stages::default()).log(&script, |_, _, _| {});
-    let checks = LlamaOracle::new(Arch::Llama, script, 0).checks(&log[..log.len() - 1], &CPU);
+    let checks = LlamaOracle::new(Variant::of(Arch::Llama), script, 0).checks(&log[..log.len() - 1], &CPU);
     assert_eq!(failed(&checks).len(), CHECKS.len());
 }

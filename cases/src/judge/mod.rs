@@ -56,7 +56,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 33] = [
+pub const CHECKS: [&str; 35] = [
     "support",
     "decoded",
     "written",
@@ -87,6 +87,8 @@ pub const CHECKS: [&str; 33] = [
     "source",
     "outside",
     "intact",
+    "beside",
+    "copy",
     "logits",
     "others",
     "partial",

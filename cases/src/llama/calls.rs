@@ -26,6 +26,9 @@ pub enum Call {
     Open {
         /// Its number.
         context: usize,
+        /// ggml's numbers for the types of K and V, unless they are the default.
+        #[serde(default, skip_serializing_if = "Option::is_none")]
+        types: Option<[i32; 2]>,
     },
     /// `llama_decode`. The bytes are the logits after the last token, f32.
     Decode {
@@ -47,6 +50,15 @@ pub enum Call {
         /// The first position.
         from: i32,
         /// The end; all that follow if negative.
+        to: i32,
+    },
+    /// `llama_memory_seq_cp`, of all positions. Value 1.
+    Copy {
+        /// Where.
+        context: usize,
+        /// The sequence.
+        from: i32,
+        /// What its copy is called.
         to: i32,
     },
     /// `llama_state_get_size` or `llama_state_seq_get_size`.

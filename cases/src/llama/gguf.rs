@@ -2,10 +2,11 @@
 //!
 //! ```text
 //! "GGUF", u32 3, u64 tensors, u64 pairs
-//! per pair:   string key, u32 kind (4 u32, 6 f32, 8 string), value
+//! per pair:   string key, u32 kind (4 u32, 6 f32, 8 string, 9 list), value
 //! per tensor: string name, u32 dimensions, u64 size of each (the fastest first), u32 type, u64 offset in the data
 //! data, from the next multiple of 32 on; each tensor at a multiple of 32
 //! string:     u64 length, bytes
+//! list:       u32 kind (of what is in it: 4), u64 length, u32...
 //! ```
 
 /// Data begins at multiples of this.
@@ -15,7 +16,7 @@ const ALIGNMENT: usize = 32;
 const F32: u32 = 0;
 
 /// A value of a pair.
-#[derive(Clone, Copy, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Kind 4.
     U32(u32),
@@ -23,6 +24,8 @@ pub enum Value {
     F32(f32),
     /// Kind 8.
     Text(&'static str),
+    /// Kind 9, of kind 4.
+    List(Vec<u32>),
 }
 
 /// A file on its way.
@@ -58,6 +61,11 @@ impl Gguf {
                 Value::Text(v) => {
                     put_value(&mut out, 8, &[]);
                     put_text(&mut out, v);
+                }
+                Value::List(list) => {
+                    put_value(&mut out, 9, &4u32.to_le_bytes());
+                    out.extend((list.len() as u64).to_le_bytes());
+                    list.iter().for_each(|v| out.extend(v.to_le_bytes()));
                 }
             }
         }

@@ -1,26 +1,25 @@
 //! Whether the claims of a script hold for the records that a build left behind.
 
 use super::calls::{ABSENT, Call, Damage, GUARD, Piece, Record, read_records};
-use super::script::{CELLS, Claim, SEQUENCES, Script};
-use super::weights::Arch;
+use super::read::{Unread, read_back};
+use super::script::{Claim, Script};
+use super::weights::Variant;
 use crate::formats::read_f32;
 use crate::inputs::Inputs;
 use crate::judge::values::Expected;
 use crate::judge::{Capabilities, Check, Failure, Findings, Oracle, RunBytes};
 use crate::model::Kernels;
 use crate::state::container::{Container, Kind};
-use crate::state::io::StateError;
-use crate::state::memory::{Memory, What};
-use crate::state::plain::PlainMemory;
-use crate::state::shape::Shape;
-use crate::state::stages::Stages;
 
 /// The checks, with what each says.
-pub const CHECKS: [(&str, &str); 7] = [
+pub const CHECKS: [(&str, &str); 10] = [
     ("size", "bytes asked for, written and read are the same, and nothing is written behind them"),
     ("blob", "our own reader takes a blob, and writes it back as it was"),
     ("refusal", "a damaged blob is refused"),
     ("intact", "a blob that is refused changes nothing"),
+    ("beside", "without any saving, sequences of one context do not disturb each other"),
+    ("copy", "a copied sequence goes on as the original does"),
+    ("queued", "a copy that is saved before anything else is decoded has its rows"),
     ("logits", "with the state restored the same tokens give the same logits"),
     ("others", "sequences beside the one that is loaded go on as without it"),
     ("partial", "a partial state restores what removing positions does not"),
@@ -34,7 +33,7 @@ const DIFFERENCE: f32 = 5e-2;
 
 /// The claims of one case.
 pub struct LlamaOracle {
-    arch: Arch,
+    variant: Variant,
     script: Script,
     log: usize,
 }
@@ -49,18 +48,18 @@ enum Fared {
 
 impl LlamaOracle {
     /// `log` is the buffer with the records.
-    pub fn new(arch: Arch, script: Script, log: usize) -> Self {
-        LlamaOracle { arch, script, log }
+    pub fn new(variant: Variant, script: Script, log: usize) -> Self {
+        LlamaOracle { variant, script, log }
     }
 
     /// The claims that belong to a check, and how each fares.
     fn fared(&self, check: &str, records: &[Record<'_>], device: &Capabilities) -> Vec<Fared> {
-        let looked = Looked { arch: self.arch, calls: &self.script.calls, records };
+        let looked = Looked { variant: self.variant, calls: &self.script.calls, records };
         let repeats = matches!(device.kernels, Kernels::GgmlCpuAvx | Kernels::GgmlCpuPlain);
         let fared = |claim: &Claim| match claim {
-            Claim::Same { check: of, got, want, exactly, load } if *of == check => {
+            Claim::Same { check: name, got, want, exactly, of } if *name == check => {
                 let exactly = *exactly && repeats;
-                Some(looked.values([*load]).map_or_else(|absent| absent, |_| looked.same(*got, *want, exactly)))
+                Some(looked.values([*of]).map_or_else(|absent| absent, |_| looked.same(*got, *want, exactly)))
             }
             Claim::Differs { got, want } if check == "logits" => Some(looked.differs(*got, *want)),
             Claim::Size { size, save, load } if check == "size" => Some(looked.sizes(*size, *save, *load)),
@@ -116,7 +115,7 @@ impl Oracle for LlamaOracle {
 
 /// The records, and what they are of.
 struct Looked<'a> {
-    arch: Arch,
+    variant: Variant,
     calls: &'a [Call],
     records: &'a [Record<'a>],
 }
@@ -218,7 +217,7 @@ impl Looked<'_> {
             Err(fared) => return fared,
         };
         let blob = self.saved(save).0;
-        match read_back(self.arch, self.piece(save), blob) {
+        match read_back(self.variant, self.piece(save), blob) {
             Ok(back) if back == blob => Fared::Holds,
             Ok(back) => {
                 let at = back.iter().zip(blob).position(|(a, b)| a != b).unwrap_or(back.len().min(blob.len()));
@@ -227,11 +226,8 @@ impl Looked<'_> {
                     blob.len()
                 ))
             }
-            Err(Unread::UnknownMemory) => Fared::Unknown("our reader knows no such memory".to_owned()),
-            Err(Unread::Refused { .. }) if !self.is_current() => {
-                Fared::Unknown("formats before May 2026 are not read".to_owned())
-            }
-            Err(Unread::Refused { why, .. }) => Fared::Broken(format!("call {save}: {why}")),
+            Err(_) if !self.is_current() => Fared::Unknown("blobs of a build this old are not read".to_owned()),
+            Err(Unread { why, .. }) => Fared::Broken(format!("call {save}: {why}")),
         }
     }
 
@@ -246,12 +242,9 @@ impl Looked<'_> {
             Damage::Cut(_) => true,
             Damage::Word { .. } => {
                 // What a strict reader takes may be loaded: it is another state. And whose a row is may be anybody's.
-                let is_read = read_back(self.arch, what, blob).is_ok();
+                let is_read = read_back(self.variant, what, blob).is_ok();
                 is_read
-                    && matches!(
-                        read_back(self.arch, what, &damage.of(blob)),
-                        Err(Unread::Refused { is_structure: true, .. })
-                    )
+                    && matches!(read_back(self.variant, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
             }
         };
         match value {
@@ -276,57 +269,4 @@ fn describe(damage: Damage) -> String {
         Damage::Cut(missing) => format!("the last {missing} missing"),
         Damage::Word { at, add } => format!("{} added to the number at {at}", add.cast_signed()),
     }
-}
-
-/// Why a blob was not read.
-enum Unread {
-    UnknownMemory,
-    Refused {
-        why: String,
-        /// A field that says how to read the rest, and not whose a row is.
-        is_structure: bool,
-    },
-}
-
-impl From<StateError> for Unread {
-    fn from(e: StateError) -> Self {
-        // With another count of sequences what follows may be read as other cells, and come out even.
-        let is_place = |field: &str| ["position", "sequence", "sequences"].iter().any(|place| field.ends_with(place));
-        let is_structure = !matches!(&e, StateError::Refused { field, .. } if is_place(field));
-        Unread::Refused { why: e.to_string(), is_structure }
-    }
-}
-
-/// What our own reader and writer make of a blob.
-fn read_back(arch: Arch, what: Piece, blob: &[u8]) -> Result<Vec<u8>, Unread> {
-    let (kind, what) = match what {
-        Piece::Whole => (Kind::Whole, What::All),
-        Piece::Sequence(sequence) | Piece::Partial(sequence) => (Kind::Sequence, What::Sequence(sequence)),
-    };
-    let (container, start) = Container::read(kind, blob)?;
-    if let Container::Whole { architecture } = &container
-        && architecture != arch.name()
-    {
-        let why = format!("the blob is of '{architecture}', the model of '{}'", arch.name());
-        return Err(Unread::Refused { why, is_structure: true });
-    }
-    let (head, part) = blob.split_at(start);
-    let mut why = Unread::UnknownMemory;
-    for shape in shapes(arch, part) {
-        let mut device = PlainMemory::new(&shape.tensors());
-        let mut memory = Memory::new(&shape, Stages::default());
-        let saved = memory.load(what, false, part, &mut device);
-        match saved.and_then(|()| memory.save(what, false, Vec::new(), &mut device)) {
-            Ok(saved) => return Ok([head, &saved].concat()),
-            Err(e) => why = e.into(),
-        }
-    }
-    Err(why)
-}
-
-/// The memories that may lie behind a blob. Streams stand in it; whether V is transposed depends on the build.
-fn shapes(arch: Arch, part: &[u8]) -> Vec<Shape> {
-    let first = part.first_chunk().map_or(0, |word| u32::from_le_bytes(*word) as usize);
-    let streams = if (1..=SEQUENCES).contains(&first) { first } else { 1 };
-    [false, true].into_iter().filter_map(|v_trans| arch.shape(streams, CELLS, SEQUENCES, v_trans)).collect()
 }

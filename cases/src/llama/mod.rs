@@ -6,12 +6,15 @@
 //!
 //! - [`gguf`]: the file format; [`weights`]: the models
 //! - [`calls`]: what a build is asked, and the log that it leaves behind
-//! - [`script`]: scenarios, as calls and claims about what they give; [`judge`]: whether the claims hold
+//! - [`script`]: calls, and claims about what they give; `scenarios`: which ones; [`judge`]: whether the claims hold;
+//!   `read`: what our own reader makes of a blob
 //! - [`case_type`]: the op `llama_state`
 
 pub mod calls;
 pub mod case_type;
 pub mod gguf;
 pub mod judge;
+mod read;
+mod scenarios;
 pub mod script;
 pub mod weights;

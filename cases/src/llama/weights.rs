@@ -5,7 +5,7 @@
 use super::gguf::{Gguf, Value};
 use crate::formats::ElemType;
 use crate::id::words;
-use crate::state::shape::{KvShape, RecurrentShape, Shape};
+use crate::state::shape::{KvShape, RecurrentShape};
 use crate::stream::{Stream, unit};
 
 words! {
@@ -19,6 +19,8 @@ words! {
         Mamba = "mamba",
         /// Attention of which three layers of four see a sliding window (`cohere2`).
         Window = "swa",
+        /// A recurrent layer, then one of attention (`jamba`).
+        Hybrid = "hybrid",
     }
 }
 
@@ -58,6 +60,74 @@ const COLUMNS: usize = 4;
 /// Rank of its time step.
 const RANK: usize = 4;
 
+/// A part of a model's memory.
+#[derive(Clone, Copy, Debug)]
+pub enum Cache {
+    /// K and V of layers.
+    Kv(KvShape),
+    /// States of layers.
+    Recurrent(RecurrentShape),
+}
+
+/// A model, and how its memory is kept.
+#[derive(Clone, Copy, Debug)]
+pub struct Variant {
+    /// Its architecture.
+    pub arch: Arch,
+    /// Types of K and V.
+    pub types: [ElemType; 2],
+}
+
+impl Variant {
+    /// Types of K and V unless others are asked for.
+    pub const DEFAULT_TYPES: [ElemType; 2] = [ElemType::F16; 2];
+
+    /// A model whose memory is kept as builds keep it by default.
+    pub fn of(arch: Arch) -> Self {
+        Variant { arch, types: Self::DEFAULT_TYPES }
+    }
+
+    /// The caches of a memory, in the order of a blob; a partial state is the last alone.
+    pub fn caches(self, streams: usize, cells: usize, sequences: usize, v_trans: bool) -> Vec<Cache> {
+        let embd = HEADS[1] * HEAD;
+        let kv = |layers| {
+            Cache::Kv(KvShape {
+                streams,
+                cells,
+                sequences,
+                layers,
+                k_embd: embd,
+                v_embd: embd,
+                k_type: self.types[0],
+                v_type: self.types[1],
+                v_trans,
+                has_xy: false,
+                window: 0,
+            })
+        };
+        let recurrent = |layers, others| {
+            Cache::Recurrent(RecurrentShape {
+                cells,
+                sequences,
+                layers,
+                others,
+                r_embd: (COLUMNS - 1) * INNER,
+                s_embd: STATES * INNER,
+                r_type: ElemType::F32,
+                s_type: ElemType::F32,
+                s_trans: false,
+            })
+        };
+        match self.arch {
+            Arch::Llama | Arch::Moe => vec![kv(LAYERS)],
+            Arch::Mamba => vec![recurrent(LAYERS, 0)],
+            // The layer that sees everything, then those that don't.
+            Arch::Window => vec![kv(1), kv(3)],
+            Arch::Hybrid => vec![kv(1), recurrent(1, 1)],
+        }
+    }
+}
+
 impl Arch {
     /// The name in a file, which a whole state begins with.
     pub fn name(self) -> &'static str {
@@ -65,6 +135,7 @@ impl Arch {
             Arch::Llama | Arch::Moe => "llama",
             Arch::Mamba => "mamba",
             Arch::Window => "cohere2",
+            Arch::Hybrid => "jamba",
         }
     }
 
@@ -72,44 +143,15 @@ impl Arch {
         if self == Arch::Window { 4 } else { LAYERS }
     }
 
-    /// The memory that our own reader expects in a blob, if it knows such a memory: its types are the defaults.
-    pub fn shape(self, streams: usize, cells: usize, sequences: usize, v_trans: bool) -> Option<Shape> {
-        let embd = HEADS[1] * HEAD;
-        let kv = KvShape {
-            streams,
-            cells,
-            sequences,
-            layers: LAYERS,
-            k_embd: embd,
-            v_embd: embd,
-            k_type: ElemType::F16,
-            v_type: ElemType::F16,
-            v_trans,
-            has_xy: false,
-            window: 0,
-        };
-        let recurrent = RecurrentShape {
-            cells,
-            sequences,
-            layers: LAYERS,
-            r_embd: (COLUMNS - 1) * INNER,
-            s_embd: STATES * INNER,
-            r_type: ElemType::F32,
-            s_type: ElemType::F32,
-            s_trans: false,
-        };
-        match self {
-            Arch::Llama | Arch::Moe => Some(Shape { kv: Some(kv), recurrent: None }),
-            Arch::Mamba => Some(Shape { kv: None, recurrent: Some(recurrent) }),
-            // Two attention caches, one behind the other.
-            Arch::Window => None,
-        }
+    /// A layer with a state instead of attention.
+    fn is_recurrent(self, layer: usize) -> bool {
+        self == Arch::Mamba || self == Arch::Hybrid && layer == 0
     }
 }
 
 /// The file of a model.
 pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
-    let mut model = Model { file: Gguf::default(), stream: Stream::new(seed, 0x6c6c_616d), tensors: 0 };
+    let mut model = Builder { file: Gguf::default(), stream: Stream::new(seed, 0x6c6c_616d), tensors: 0 };
     let name = arch.name();
     model.file.pair("general.architecture", Value::Text(name));
     model.file.pair("tokenizer.ggml.model", Value::Text("no_vocab"));
@@ -123,17 +165,23 @@ pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
     if arch == Arch::Mamba {
         put("feed_forward_length", number(0));
         put("attention.head_count", number(0));
+    } else {
+        put("feed_forward_length", number(FORWARD));
+        put("attention.head_count", number(HEADS[0]));
+        // Of each layer where some have none.
+        match arch {
+            Arch::Hybrid => put("attention.head_count_kv", Value::List(vec![0, HEADS[1] as u32])),
+            _ => put("attention.head_count_kv", number(HEADS[1])),
+        }
+        put("attention.key_length", number(HEAD));
+        put("attention.value_length", number(HEAD));
+        put("rope.dimension_count", number(HEAD));
+    }
+    if arch.is_recurrent(0) {
         put("ssm.conv_kernel", number(COLUMNS));
         put("ssm.inner_size", number(INNER));
         put("ssm.state_size", number(STATES));
         put("ssm.time_step_rank", number(RANK));
-    } else {
-        put("feed_forward_length", number(FORWARD));
-        put("attention.head_count", number(HEADS[0]));
-        put("attention.head_count_kv", number(HEADS[1]));
-        put("attention.key_length", number(HEAD));
-        put("attention.value_length", number(HEAD));
-        put("rope.dimension_count", number(HEAD));
     }
     match arch {
         Arch::Moe => {
@@ -145,7 +193,7 @@ pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
             put("attention.layer_norm_epsilon", Value::F32(1e-5));
             put("logit_scale", Value::F32(0.25));
         }
-        Arch::Llama | Arch::Mamba => {}
+        Arch::Llama | Arch::Mamba | Arch::Hybrid => {}
     }
     model.random("token_embd.weight", &[WIDTH, VOCABULARY]);
     model.ones("output_norm.weight", WIDTH);
@@ -153,22 +201,24 @@ pub fn gguf(arch: Arch, seed: u64) -> Vec<u8> {
         model.random("output.weight", &[WIDTH, VOCABULARY]);
     }
     for layer in 0..arch.layers() {
-        match arch {
-            Arch::Mamba => model.mamba_layer(layer),
-            _ => model.attention_layer(arch, layer),
+        if arch.is_recurrent(layer) {
+            model.mamba_layer(arch, layer);
+        } else {
+            model.attention_layer(layer);
         }
+        model.forward(arch, layer);
     }
     model.file.bytes()
 }
 
 /// A file, and where its numbers come from.
-struct Model {
+struct Builder {
     file: Gguf,
     stream: Stream,
     tensors: u64,
 }
 
-impl Model {
+impl Builder {
     /// Numbers that keep the size of what they are multiplied with: uniform, of variance 1 over the first dimension. Rows
     /// of the embedding have the size that norms give.
     fn random(&mut self, name: impl Into<String>, shape: &[usize]) {
@@ -188,7 +238,7 @@ impl Model {
         self.file.tensor(name, &[len], vec![1.0; len]);
     }
 
-    fn attention_layer(&mut self, arch: Arch, layer: usize) {
+    fn attention_layer(&mut self, layer: usize) {
         let name = |part: &str| format!("blk.{layer}.{part}.weight");
         let [queries, keys] = HEADS.map(|heads| heads * HEAD);
         self.ones(name("attn_norm"), WIDTH);
@@ -196,6 +246,14 @@ impl Model {
         self.random(name("attn_k"), &[WIDTH, keys]);
         self.random(name("attn_v"), &[WIDTH, keys]);
         self.random(name("attn_output"), &[queries, WIDTH]);
+    }
+
+    /// What follows attention, or a state where the model has attention as well.
+    fn forward(&mut self, arch: Arch, layer: usize) {
+        if arch == Arch::Mamba {
+            return;
+        }
+        let name = |part: &str| format!("blk.{layer}.{part}.weight");
         // Attention and feed-forward of `cohere2` stand side by side behind one norm.
         if arch != Arch::Window {
             self.ones(name("ffn_norm"), WIDTH);
@@ -213,13 +271,18 @@ impl Model {
         }
     }
 
-    fn mamba_layer(&mut self, layer: usize) {
+    fn mamba_layer(&mut self, arch: Arch, layer: usize) {
         let name = |part: &str| format!("blk.{layer}.{part}");
         self.ones(name("attn_norm.weight"), WIDTH);
         self.random(name("ssm_in.weight"), &[WIDTH, 2 * INNER]);
         self.random(name("ssm_conv1d.weight"), &[COLUMNS, INNER]);
         self.uniform(name("ssm_conv1d.bias"), &[INNER], [-0.1, 0.1]);
         self.random(name("ssm_x.weight"), &[INNER, RANK + 2 * STATES]);
+        if arch == Arch::Hybrid {
+            self.ones(name("ssm_dt_norm.weight"), RANK);
+            self.ones(name("ssm_b_norm.weight"), STATES);
+            self.ones(name("ssm_c_norm.weight"), STATES);
+        }
         self.random(name("ssm_dt.weight"), &[RANK, INNER]);
         self.uniform(name("ssm_dt.bias"), &[INNER], [-2.0, 0.0]);
         // Negative: states decay.

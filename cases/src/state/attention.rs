@@ -207,7 +207,14 @@ impl Attention {
     }
 
     fn rows<'a>(&'a self, stream: usize, cells: &'a [usize]) -> Rows<'a> {
-        Rows { tensors: &self.tensors, transposed: self.shape.v_trans, flag: "V is transposed", stream, cells }
+        Rows {
+            tensors: &self.tensors,
+            transposed: self.shape.v_trans,
+            flag: "V is transposed",
+            stream,
+            others: 0,
+            cells,
+        }
     }
 }
 

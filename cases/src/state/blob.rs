@@ -60,6 +60,8 @@ pub(super) struct Rows<'a> {
     pub(super) transposed: bool,
     /// Name of that flag.
     pub(super) flag: &'static str,
+    /// Layers that are counted and have no rows.
+    pub(super) others: usize,
     /// The stream that the cells are of.
     pub(super) stream: usize,
     /// Which cells, in the order of the blob.
@@ -68,7 +70,7 @@ pub(super) struct Rows<'a> {
 
 impl Rows<'_> {
     fn layers(&self) -> u32 {
-        (self.tensors.len() / 2) as u32
+        (self.tensors.len() / 2 + self.others) as u32
     }
 
     /// Flag, number of layers, then for each tensor what its rows are, and the rows.

@@ -3,7 +3,7 @@
 //! ```text
 //! u32 cells
 //! per cell: i32 position, u32 sequences (0 where one sequence is saved), i32 sequence...
-//! u32 S is transposed, u32 layers
+//! u32 S is transposed, u32 layers (those of attention in a hybrid's too, which have no rows here)
 //! per layer R: i32 type, u64 row bytes, rows
 //! per layer S: the same; transposed: i32 type, u32 element bytes, u32 elements, for each element: cells
 //! ```
@@ -211,6 +211,13 @@ impl Recurrent {
     }
 
     fn rows<'a>(&'a self, cells: &'a [usize]) -> Rows<'a> {
-        Rows { tensors: &self.tensors, transposed: self.shape.s_trans, flag: "S is transposed", stream: 0, cells }
+        Rows {
+            tensors: &self.tensors,
+            transposed: self.shape.s_trans,
+            flag: "S is transposed",
+            stream: 0,
+            others: self.shape.others,
+            cells,
+        }
     }
 }

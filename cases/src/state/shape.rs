@@ -39,6 +39,8 @@ pub struct RecurrentShape {
     pub sequences: usize,
     /// Layers.
     pub layers: usize,
+    /// Layers of the model that are attention's: a blob counts them, and has no rows of theirs.
+    pub others: usize,
     /// Elements of an R row.
     pub r_embd: usize,
     /// Elements of an S row.

@@ -1,4 +1,4 @@
-//! The worker protocol, version 8: all that is needed to write a worker in another language.
+//! The worker protocol, version 9: all that is needed to write a worker in another language.
 //!
 //! # Channel
 //!
@@ -18,7 +18,7 @@
 //! The worker speaks first, and before it loads anything:
 //!
 //! ```json
-//! {"type":"hello","protocol":8,"program":"conform 0.1.0"}
+//! {"type":"hello","protocol":9,"program":"conform 0.1.0"}
 //! ```
 //!
 //! (`type` and `protocol` stay the same in every version.) Then each request
@@ -107,7 +107,7 @@ use serde::{Deserialize, Serialize};
 use crate::backend::{DeviceInfo, DeviceMemory, Probe};
 
 /// The version spoken here.
-pub const PROTOCOL: u32 = 8;
+pub const PROTOCOL: u32 = 9;
 
 /// Names, in the worker's environment, the file descriptor it reads requests from.
 pub const REQUEST_FD: &str = "CONFORM_REQUEST_FD";
@@ -426,6 +426,6 @@ mod tests {
         let why = decode_hello(br#"{"type":"hello","protocol":1,"old":[]}"#).unwrap_err();
         assert!(why.contains("speaks protocol 1"), "{why}");
         assert!(decode_hello(b"Loading driver...").unwrap_err().contains("is this a worker?"));
-        assert_eq!(decode_hello(br#"{"type":"hello","protocol":8,"program":"p"}"#), Ok("p".into()));
+        assert_eq!(decode_hello(br#"{"type":"hello","protocol":9,"program":"p"}"#), Ok("p".into()));
     }
 }

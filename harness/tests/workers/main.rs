@@ -212,7 +212,7 @@ fn a_kill_is_believed_after_three_repeats() {
     let starts = dir.path().join("starts");
     let info = r#"{"key":"fake-0","backend":"x","name":"x","driver":"x","identity":{"driver":"x","index":0},"capabilities":{}}"#;
     let script = format!(
-        r#"echo x >> '{}'; echo '{{"type":"hello","protocol":8,"program":"x"}}' >&4; read l <&3
+        r#"echo x >> '{}'; echo '{{"type":"hello","protocol":9,"program":"x"}}' >&4; read l <&3
         echo '{{"type":"opened","info":{info}}}' >&4; read l <&3; kill -9 $$"#,
         starts.display()
     );
@@ -258,7 +258,7 @@ fn random_kills_lose_nothing_and_wrong_no_case() {
 
 #[test]
 fn a_worker_that_does_not_read_cannot_block_the_parent() {
-    let hello = r#"echo '{"type":"hello","protocol":8,"program":"deaf"}' >&4"#;
+    let hello = r#"echo '{"type":"hello","protocol":9,"program":"deaf"}' >&4"#;
     // Larger than any pipe.
     let long = Request::Open { device: "x".repeat(2 << 20), mutant: None };
     let after_hello = |then: &str| {

@@ -29,7 +29,7 @@ impl Peer {
         command.args(["worker", "fake"]).env("CONFORM_FAKE", rules).env(REQUEST_FD, "11").env(REPLY_FD, "12");
         command.stdin(Stdio::null()).fd_mappings(mappings).unwrap();
         let mut peer = Peer { child: command.spawn().unwrap(), requests, replies: BufReader::new(replies) };
-        assert!(peer.hear().starts_with(r#"{"type":"hello","protocol":8,"#));
+        assert!(peer.hear().starts_with(r#"{"type":"hello","protocol":9,"#));
         peer
     }
 

@@ -248,6 +248,9 @@ functions! {
         llama_state_seq_set_data_ext(*mut LlamaContext, *const u8, usize, i32, u32) -> usize;
         llama_get_memory(*const LlamaContext) -> *mut LlamaMemory;
         llama_memory_seq_rm(*mut LlamaMemory, i32, i32, i32) -> bool;
+        llama_memory_seq_cp(*mut LlamaMemory, i32, i32, i32, i32);
+        llama_kv_self_seq_cp(*mut LlamaContext, i32, i32, i32, i32);
+        llama_kv_cache_seq_cp(*mut LlamaContext, i32, i32, i32, i32);
         llama_kv_self_seq_rm(*mut LlamaContext, i32, i32, i32) -> bool;
         llama_kv_cache_seq_rm(*mut LlamaContext, i32, i32, i32) -> bool;
     }

@@ -127,10 +127,10 @@ struct Session {
 impl Session {
     fn call(&mut self, call: &Call) -> Result<(i64, Vec<u8>), LoadError> {
         Ok(match call {
-            Call::Open { context } => {
+            Call::Open { context, types } => {
                 // The old one is gone before there is a new one.
                 self.contexts.remove(context);
-                let opened = self.open()?;
+                let opened = self.open(*types)?;
                 self.contexts.insert(*context, opened);
                 (1, Vec::new())
             }
@@ -140,6 +140,7 @@ impl Session {
             Call::Remove { context, sequence, from, to } => {
                 (self.remove(self.context(*context)?, *sequence, *from, *to), Vec::new())
             }
+            Call::Copy { context, from, to } => (self.copy(self.context(*context)?, *from, *to), Vec::new()),
             Call::Size { context, what } => (self.size(self.context(*context)?, *what), Vec::new()),
             Call::Save { context, what, blob } => {
                 let (value, bytes) = self.save(self.context(*context)?, *what);
@@ -160,7 +161,7 @@ impl Session {
         context.ok_or_else(|| DeviceError(format!("no context {number} is open")))
     }
 
-    fn open(&self) -> Result<Context, LoadError> {
+    fn open(&self, types: Option<[i32; 2]>) -> Result<Context, LoadError> {
         // SAFETY: it takes nothing; the block has room for any version's parameters.
         let mut params = unsafe { (self.api.llama_context_default_params)() };
         // n_ctx, n_batch, n_ubatch, n_seq_max; what follows has moved.
@@ -169,6 +170,11 @@ impl Session {
         }
         params.set_i32(0, CELLS as i32);
         params.set_i32(12, SEQUENCES as i32);
+        if let Some([k, v]) = types {
+            let at = params.cache_types().ok_or_else(|| unknown("llama_context_params"))?;
+            params.set_i32(at, k);
+            params.set_i32(at + 4, v);
+        }
         log::forget();
         // SAFETY: the model is alive.
         let raw = unsafe { (self.api.llama_init_from_model)(self.model.raw, params) };
@@ -227,6 +233,21 @@ impl Session {
             let remove = api.llama_kv_self_seq_rm.or(api.llama_kv_cache_seq_rm);
             remove.map_or(ABSENT, |remove| remove(context, sequence, from, to).into())
         }
+    }
+
+    /// By the names that the function had, as above.
+    fn copy(&self, context: *mut LlamaContext, from: i32, to: i32) -> i64 {
+        let api = self.api;
+        // SAFETY: the context is alive, and its memory is its own. Negative ends mean all positions.
+        unsafe {
+            if let (Some(memory), Some(copy)) = (api.llama_get_memory, api.llama_memory_seq_cp) {
+                copy(memory(context), from, to, -1, -1);
+                return 1;
+            }
+            let Some(copy) = api.llama_kv_self_seq_cp.or(api.llama_kv_cache_seq_cp) else { return ABSENT };
+            copy(context, from, to, -1, -1);
+        }
+        1
     }
 
     fn size(&self, context: *mut LlamaContext, what: Piece) -> i64 {
@@ -303,6 +324,13 @@ impl Params {
         };
     }
 
+    /// Where the types of K and V stand: f16 both, after a callback and its data, which are null. Nothing else looks so.
+    fn cache_types(&self) -> Option<usize> {
+        let mut found = self.0.windows(3).enumerate().filter(|(_, words)| **words == [0, 0, 1 << 32 | 1]);
+        let (first, second) = (found.next(), found.next());
+        first.filter(|_| second.is_none()).map(|(i, _)| 8 * (i + 2))
+    }
+
     fn set_pointer(&mut self, at: usize, value: *mut c_void) {
         self.0[at / 8] = value as u64;
     }
@@ -320,5 +348,10 @@ mod tests {
         assert_eq!((params.i32(8), params.i32(12), params.0[1]), (7, -5, 0xffff_fffb_0000_0007));
         params.set_pointer(0, ptr::without_provenance_mut(9));
         assert_eq!(params.i32(0), 9);
+        assert_eq!(params.cache_types(), None);
+        (params.0[20], params.0[21], params.0[22]) = (0, 0, 1 << 32 | 1);
+        assert_eq!(params.cache_types(), Some(176));
+        params.0[30] = 1 << 32 | 1;
+        assert_eq!(params.cache_types(), None);
     }
 }
