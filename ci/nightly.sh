@@ -29,6 +29,8 @@ part 'full profile on CPU variants' $conform run --profile full --ggml "$build" 
     --timeout 10s --expect ci/expectations/ggml-cpu.toml --out "$out/ggml-cpu"
 part 'libllama on CPU variants' $conform run --profile llama --ggml "$build" --device 'ggml-v0.5.0-cpu-*[!k]' \
     --timeout 10s --expect ci/expectations/llama.toml --out "$out/llama"
+part 'five runs of each case give the same bits' $conform run --profile smoke --repeat 5 --device cpu \
+    --device 'opencl-pocl-*' --out "$out/repeat"
 part 'smoke on lavapipe' ci/lavapipe.sh --out "$out/ggml-vulkan"
 part 'a fresh seed on rusticl and PoCL' env RUSTICL_ENABLE=llvmpipe $conform run --profile random \
     --time "${NIGHTLY_TIME:-30m}" --device cpu --device 'opencl-rusticl-*' --device 'opencl-pocl-*' \

@@ -4,6 +4,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args as ClapArgs, Parser, Subcommand};
+use conform_cases::judge::REPEATS;
 use conform_cases::profile::Profile;
 
 use crate::backend::ggml::Build;
@@ -122,6 +123,14 @@ pub(super) struct Show {
     pub(super) json: bool,
 }
 
+/// How often a case is run.
+#[derive(Debug, ClapArgs)]
+pub(super) struct Repeats {
+    /// Run each case so many times on the same inputs, and compare the bits
+    #[arg(long, value_name = "N", default_value_t = REPEATS as u16, value_parser = clap::value_parser!(u16).range(1..=100))]
+    pub(super) repeat: u16,
+}
+
 /// How long a worker may be silent.
 #[derive(Debug, ClapArgs)]
 pub(super) struct Patience {
@@ -165,6 +174,8 @@ pub(super) struct Run {
     #[arg(long, value_name = "DIR")]
     pub(super) out: Option<PathBuf>,
     #[command(flatten)]
+    pub(super) repeats: Repeats,
+    #[command(flatten)]
     pub(super) patience: Patience,
     /// Print the summary as JSON, and nothing else
     #[arg(long)]
@@ -184,6 +195,8 @@ pub(super) struct Replay {
     /// Only a failure with this signature counts as bad; another one can't be judged
     #[arg(long, value_name = "SIGNATURE")]
     pub(super) like: Option<String>,
+    #[command(flatten)]
+    pub(super) repeats: Repeats,
     #[command(flatten)]
     pub(super) patience: Patience,
     /// Print the results as a JSON array

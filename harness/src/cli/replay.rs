@@ -24,7 +24,8 @@ pub(super) fn replay(args: &Replay) -> Outcome {
             return Ok(Exit::Untestable);
         }
     };
-    let settings = Settings { jobs: 1, patience: args.patience.timeout, ..Settings::default() };
+    let repeats = usize::from(args.repeats.repeat);
+    let settings = Settings { jobs: 1, patience: args.patience.timeout, repeats, ..Settings::default() };
     let (send, events) = mpsc::channel();
     run(&settings, found, cases.into_iter(), &send)?;
     drop(send);

@@ -54,6 +54,7 @@ pub(super) fn run(args: &Run) -> Outcome {
         patience: args.patience.timeout,
         until: args.time.and_then(|t| started.checked_add(t)),
         max_failures: args.max_failures,
+        repeats: usize::from(args.repeats.repeat),
         limits: Limits { cases: args.worker_cases, ..Limits::default() },
         expectations,
     };

@@ -10,7 +10,7 @@ use conform_cases::judge::{Check, Failure};
 
 use super::pool::Pool;
 use super::prepare::Judged;
-use super::{Event, Prepared};
+use super::{Event, Prepared, Settings};
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Observed, Outcome, Times as WorkerTimes};
 use crate::worker::{Attempt, Cause, Death, Memory, NoDevice, Shared, Supervisor};
@@ -42,11 +42,11 @@ pub(super) fn execute_case(
     case: &Case,
     pools: &[Pool],
     memory: &Memory,
-    patience: Duration,
+    settings: &Settings,
     emit: &mut dyn FnMut(Event),
 ) {
     let devices = pools.iter().map(|pool| pool.found.info.capabilities).collect();
-    let prepared = match Prepared::new(case, devices, memory) {
+    let prepared = match Prepared::repeated(case, devices, memory, settings.repeats) {
         Ok(prepared) => prepared,
         Err(why) => return emit(Event::Skipped { case: case.id(), why }),
     };
@@ -56,7 +56,7 @@ pub(super) fn execute_case(
         if !prepared.is_decoded_by_build() {
             let _ = thread::Builder::new().spawn_scoped(scope, || prepared.answer(Decoded::default()));
         }
-        pools.iter().for_each(|pool| on_device(pool, &prepared, patience, emit));
+        pools.iter().for_each(|pool| on_device(pool, &prepared, settings.patience, emit));
     });
     emit(Event::CaseDone);
 }

@@ -13,6 +13,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use conform_cases::case::Case;
+use conform_cases::judge::REPEATS;
 
 use crate::discover::Found;
 use crate::expect::{self, Expectation};
@@ -36,6 +37,8 @@ pub struct Settings {
     pub until: Option<Instant>,
     /// No new case starts after so many unexpected results.
     pub max_failures: Option<u64>,
+    /// How often a case is run on the same inputs, beside the run of its steps one by one.
+    pub repeats: usize,
     /// Known results, in the order in which they are tried.
     pub expectations: Vec<Expectation>,
 }
@@ -48,6 +51,7 @@ impl Default for Settings {
             limits: Limits::default(),
             until: None,
             max_failures: None,
+            repeats: REPEATS,
             expectations: Vec::new(),
         }
     }
@@ -109,7 +113,7 @@ pub fn run(
     let memory = Memory::default();
     let lane = || {
         while let Some(case) = next() {
-            execute_case(&case, &pools, &memory, settings.patience, &mut |mut event| {
+            execute_case(&case, &pools, &memory, settings, &mut |mut event| {
                 if let Event::Result(r) = &mut event {
                     expect::apply(&settings.expectations, r);
                     failures.fetch_add(u64::from(r.is_unexpected()), Ordering::Relaxed);

@@ -3,7 +3,7 @@
 use conform_cases::profile::Profile;
 use conform_harness::result::Verdict;
 
-use crate::conform::{EXACT, NORMAL, SORT, failed, run_named};
+use crate::conform::{EXACT, NORMAL, SORT, conform, failed, run_named};
 
 /// A row: what the device does, the only case, and the checks that must fail, and no others.
 type Fault = (&'static str, &'static str, &'static [&'static str]);
@@ -102,6 +102,13 @@ fn a_nan_where_a_number_belongs() {
 #[test]
 fn a_second_run_that_differs() {
     is_found(("flip", NORMAL, &["repeat"]));
+    // What comes once in five runs is not seen in two.
+    run_named("flip-fifth", &[NORMAL]).with(0);
+    let replay =
+        |repeat| conform(["replay", NORMAL, "--device", "fake-0", "--repeat", repeat]).fake("flip-fifth").end();
+    replay("4").with(0);
+    let seen = replay("5").with(1);
+    assert!(seen.stdout.contains("repeat    1 of "), "{}", seen.stdout);
 }
 
 #[test]

@@ -27,6 +27,7 @@ const LIES: &[(&str, Tell)] = &[
     ("swap-indices", |o, _| o.swap_indices()),
     ("unwritten", |o, _| o.leave_unwritten()),
     ("flip", |o, _| o.flip_in_even_runs()),
+    ("flip-fifth", |o, _| o.flip_in_fifth_run()),
     ("nan", |o, _| o.with_middle(|bytes| bytes.copy_from_slice(&f32::NAN.to_le_bytes()))),
 ];
 
@@ -169,6 +170,12 @@ impl<'a> Output<'a> {
         let size = self.tensor.ty.block_bytes();
         if let Some(poison) = self.poison.get(*at..at + size) {
             self.bytes[*at..at + size].copy_from_slice(poison);
+        }
+    }
+
+    fn flip_in_fifth_run(&mut self) {
+        if self.runs == 5 {
+            self.with_middle(|bytes| bytes[0] ^= 1);
         }
     }
 
