@@ -11,6 +11,7 @@ mod gpu;
 mod moves;
 pub mod opencl;
 pub mod routing;
+mod spans;
 
 use std::collections::BTreeMap;
 use std::ops::Range;

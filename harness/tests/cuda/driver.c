@@ -281,7 +281,7 @@ static int move_pieces(const struct piece *pieces, address staging, unsigned cou
 int cuModuleGetFunction(void **function, void *module, const char *name)
 {
     *function = !strcmp(name, "gather") ? (void *)gather : !strcmp(name, "spread") ? (void *)spread : module;
-    return 0;
+    return *function == module ? 0 : (int)number("FAKE_MOVES", 0);
 }
 
 int cuLaunchKernel(void *function, unsigned x, unsigned y, unsigned z, unsigned bx, unsigned by, unsigned bz,

@@ -152,6 +152,38 @@ fn transfers_are_queued_and_waited_for() {
 #[ignore = "run by transfers_are_queued_and_waited_for"]
 fn bytes_move_in_process() {
     moves::check(&mut *Cuda.open("cuda-0").unwrap());
+    moves::check(&mut *Cuda.open_gathering("cuda-0").unwrap());
+}
+
+/// Where there is no room for staging memory pieces are moved one by one.
+#[test]
+fn pieces_move_without_staging_memory() {
+    let fake = FakeDriver::new(&[]);
+    // The three tensors of the plan have 3664 bytes.
+    let output = again(&fake, "host::rows_in_process", &[("FAKE_MEMORY", "3700")]);
+    says(&String::from_utf8_lossy(&output.stdout), "1 passed");
+}
+
+#[test]
+#[ignore = "run by pieces_move_without_staging_memory"]
+fn rows_in_process() {
+    moves::compare(&mut *Cuda.open_gathering("cuda-0").unwrap(), &moves::rows(), 1).unwrap();
+}
+
+/// What brings pieces together is compiled when it is needed, and not before.
+#[test]
+fn most_devices_need_no_kernels_that_move_pieces() {
+    let fake = FakeDriver::new(&[]);
+    let output = again(&fake, "host::no_kernels_in_process", &[("FAKE_MOVES", "700")]);
+    says(&String::from_utf8_lossy(&output.stdout), "1 passed");
+}
+
+#[test]
+#[ignore = "run by most_devices_need_no_kernels_that_move_pieces"]
+fn no_kernels_in_process() {
+    moves::compare(&mut *Cuda.open("cuda-0").unwrap(), &moves::rows(), 1).unwrap();
+    let why = moves::compare(&mut *Cuda.open_gathering("cuda-0").unwrap(), &moves::rows(), 1).unwrap_err();
+    says(&why, "cuModuleGetFunction gather: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
 }
 
 #[test]
@@ -179,4 +211,24 @@ fn failure_in_process() {
     let why = device.upload(&[1; 256], &[part]).unwrap_err().0;
     says(&why, "cuMemcpy2DAsync k: CUDA_ERROR_ILLEGAL_ADDRESS (700)");
     says(&device.fetch(&mut [0; 256], &[part]).unwrap_err().0, "the context is lost since cuMemcpy2DAsync k");
+}
+
+#[test]
+fn a_failed_transfer_of_pieces_fails_the_call() {
+    let fake = FakeDriver::new(&[]);
+    let output = again(&fake, "host::failure_of_pieces_in_process", &[("FAKE_TRANSFER", "3")]);
+    says(&String::from_utf8_lossy(&output.stdout), "1 passed");
+}
+
+#[test]
+#[ignore = "run by a_failed_transfer_of_pieces_fails_the_call"]
+fn failure_of_pieces_in_process() {
+    let mut device = Cuda.open_gathering("cuda-0").unwrap();
+    device.load(&moves::rows()).unwrap();
+    let row = Place { at: 0, stride: 64 };
+    let part = Part { tensor: 0, here: row, there: row, size: 16, count: 4 };
+    // Nothing is left over of the first one.
+    let why = device.fetch(&mut [0; 256], &[part, Part { tensor: 1, ..part }]).unwrap_err().0;
+    says(&why, "cuLaunchKernel gather: CUDA_ERROR_ILLEGAL_ADDRESS (700), moving pieces of k and 1 other tensors");
+    says(&device.upload(&[1; 256], &[part]).unwrap_err().0, "the context is lost since cuLaunchKernel gather");
 }

@@ -15,6 +15,7 @@ use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
 use super::weights::Converted;
+use crate::backend::gather::Gathering;
 use crate::backend::gpu::unsupported;
 use crate::backend::moves;
 use crate::backend::routing::{Reuse, Tables};
@@ -48,7 +49,7 @@ enum LoadedStep {
 }
 
 impl CudaDevice {
-    pub(super) fn open(found: FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
+    pub(super) fn open(found: FoundDevice, nvrtc: Nvrtc, sources: Vec<Source>) -> Result<Self, DeviceError> {
         let runtime = Runtime::open(&found, nvrtc, sources)?;
         Ok(CudaDevice { info: found.info, reuse: Reuse::default(), loaded: None, runtime })
     }
@@ -56,6 +57,12 @@ impl CudaDevice {
     /// The same with another rule of when sorted slots are used again.
     pub(super) fn with_reuse(self, reuse: Reuse) -> Self {
         CudaDevice { reuse, ..self }
+    }
+
+    /// The same with another rule of when pieces are brought together.
+    pub(super) fn with_gathering(mut self, gathering: Gathering) -> Self {
+        self.runtime.gathering = gathering;
+        self
     }
 
     /// The runtime beside the plan and one of its tensors.
@@ -214,7 +221,10 @@ impl Loaded {
 
     /// Makes the raw bytes of tensors what a reader should see.
     fn before_reads(&mut self, runtime: &Runtime, tensors: impl IntoIterator<Item = usize>) -> Result<(), DeviceError> {
-        for i in tensors.into_iter().collect::<BTreeSet<_>>() {
+        // Most of very many parts follow others of the same tensor.
+        let mut last = None;
+        let tensors = tensors.into_iter().filter(|i| last.replace(*i) != Some(*i));
+        for i in tensors.collect::<BTreeSet<_>>() {
             let Memory { raw, converted } = &mut self.memory[i];
             if let Some(converted) = converted {
                 converted.restore(runtime, &self.plan.tensors[i], raw)?;

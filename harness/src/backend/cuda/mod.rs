@@ -8,7 +8,7 @@
 //! `api` and `nvrtc` are the two libraries; `program` holds the kernel sources
 //! and compiles them for the chip at [`open`](Driver::open), which `cache`
 //! makes short the next time; `runtime` owns context and memory; `transfer`
-//! queues bytes that are moved; `weights`,
+//! and `gather` queue bytes that are moved; `weights`,
 //! `mul_mat_id`, `argsort` and `top_k` are one concern each, and `device` puts
 //! them together.
 //!
@@ -33,6 +33,7 @@ mod top_k;
 mod transfer;
 mod weights;
 
+use super::gather::Gathering;
 use super::routing::Reuse;
 use super::{Device, DeviceError, Driver, Probe};
 use crate::mutants::Edits;
@@ -76,10 +77,15 @@ impl Cuda {
         Ok(Box::new(Self::find(key, sources)?))
     }
 
+    /// Opens a device that brings pieces together however few they are: so that few of them show what many may meet.
+    pub fn open_gathering(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
+        Ok(Box::new(Self::find(key, &SOURCES)?.with_gathering(Gathering::ALWAYS)))
+    }
+
     fn find(key: &str, sources: &[Source]) -> Result<device::CudaDevice, DeviceError> {
         let found = probe::discover().map_err(DeviceError)?;
         let wanted = found.devices.into_iter().find(|d| d.info.key == key);
         let wanted = wanted.ok_or_else(|| DeviceError(format!("no CUDA device has the key {key}")))?;
-        device::CudaDevice::open(wanted, &found.nvrtc, sources)
+        device::CudaDevice::open(wanted, found.nvrtc, sources.to_vec())
     }
 }

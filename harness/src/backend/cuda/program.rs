@@ -106,26 +106,58 @@ kernels! {
     "expert.cu": expert;
     "gemm.cu": gemm;
     "gemv.cu": gemv;
-    "moves.cu": gather, spread;
     "reorder.cu": reorder;
     "route.cu": histogram, scan, pad, scatter;
     "tensor.cu": split, gemm_tensor;
     "top_k.cu": top_k;
 }
 
+/// The file whose kernels few devices need.
+const MOVES: &str = "moves.cu";
+
+/// The kernels that move pieces.
+pub(super) struct Moves {
+    pub(super) gather: Kernel,
+    pub(super) spread: Kernel,
+    /// What the kernels belong to.
+    _module: Module,
+}
+
 impl Kernels {
-    /// Compiles all sources for a chip, or takes what an earlier process compiled, and loads them.
-    pub(super) fn load(
+    /// Loads all kernels but those that move pieces.
+    pub(super) fn load(compiler: &Compiler, context: &Rc<Context>) -> Result<Self, DeviceError> {
+        Self::find(context, compiler.load(context, |file| file != MOVES)?)
+    }
+}
+
+impl Moves {
+    /// Loads the kernels when they are first needed.
+    pub(super) fn load(compiler: &Compiler, context: &Rc<Context>) -> Result<Self, DeviceError> {
+        let loaded = compiler.load(context, |file| file == MOVES)?.pop();
+        let (_, module) = loaded.ok_or_else(|| DeviceError(format!("no source is called {MOVES}")))?;
+        let kernel = |name| context.kernel(&module, name);
+        Ok(Moves { gather: kernel("gather")?, spread: kernel("spread")?, _module: module })
+    }
+}
+
+/// What a device's kernels are made with, and of.
+pub(super) struct Compiler {
+    pub(super) nvrtc: Nvrtc,
+    pub(super) chip: u32,
+    pub(super) sources: Vec<Source>,
+}
+
+impl Compiler {
+    /// Compiles programs, or takes what an earlier process compiled, and loads them.
+    fn load(
+        &self,
         context: &Rc<Context>,
-        nvrtc: &Nvrtc,
-        chip: u32,
-        sources: &[Source],
-    ) -> Result<Self, DeviceError> {
-        let target = nvrtc.target(chip).map_err(DeviceError)?;
-        let compiled = compile(nvrtc, target, sources, &Cache::from_environment()).map_err(DeviceError)?;
-        let loaded: Result<Vec<_>, _> =
-            compiled.into_iter().map(|(name, image)| Ok((name, context.module(name, image)?))).collect();
-        Self::find(context, loaded?)
+        is_wanted: impl Fn(&str) -> bool,
+    ) -> Result<Vec<(&'static str, Module)>, DeviceError> {
+        let target = self.nvrtc.target(self.chip).map_err(DeviceError)?;
+        let wanted: Vec<Source> = self.sources.iter().filter(|s| s.is_header() || is_wanted(s.name)).cloned().collect();
+        let compiled = compile(&self.nvrtc, target, &wanted, &Cache::from_environment()).map_err(DeviceError)?;
+        compiled.into_iter().map(|(name, image)| Ok((name, context.module(name, image)?))).collect()
     }
 }
 

@@ -11,7 +11,7 @@
 // Every call into the driver is unsafe: it takes raw handles and addresses.
 #![allow(unsafe_code)]
 
-use std::cell::RefCell;
+use std::cell::{OnceCell, RefCell};
 use std::ffi::{CString, c_void};
 use std::ptr;
 use std::rc::Rc;
@@ -22,7 +22,8 @@ use conform_cases::plan::Tensor;
 use super::api::{Api, CUcontext, CUdevice, CUdeviceptr, CUfunction, CUmodule, Code, Failure, OUT_OF_MEMORY};
 use super::nvrtc::Nvrtc;
 use super::probe::FoundDevice;
-use super::program::{GROUP, Kernels, Source};
+use super::program::{Compiler, GROUP, Kernels, Moves, Source};
+use crate::backend::gather::Gathering;
 use crate::backend::{DeviceError, DeviceMemory, LoadError};
 
 /// Blocks of one launch: the driver's limit for the first dimension of a grid.
@@ -209,16 +210,31 @@ pub(super) struct Runtime {
     pub(super) kernels: Kernels,
     /// MXFP4 experts with many tokens are multiplied on tensor cores.
     pub(super) tensor_cores: bool,
+    /// When pieces are brought together.
+    pub(super) gathering: Gathering,
+    moves: OnceCell<Moves>,
+    compiler: Compiler,
     pub(super) context: Rc<Context>,
 }
 
 impl Runtime {
     /// Opens the device and compiles the kernels for its chip.
-    pub(super) fn open(device: &FoundDevice, nvrtc: &Nvrtc, sources: &[Source]) -> Result<Self, DeviceError> {
+    pub(super) fn open(device: &FoundDevice, nvrtc: Nvrtc, sources: Vec<Source>) -> Result<Self, DeviceError> {
         let context = Context::open(device.device)?;
-        let kernels = Kernels::load(&context, nvrtc, device.chip, sources)?;
+        let compiler = Compiler { nvrtc, chip: device.chip, sources };
+        let kernels = Kernels::load(&compiler, &context)?;
         let tensor_cores = device.info.capabilities.kernels == ModelKernels::OwnTensor;
-        Ok(Runtime { kernels, tensor_cores, context })
+        let (gathering, moves) = (Gathering::USUAL, OnceCell::new());
+        Ok(Runtime { kernels, tensor_cores, gathering, moves, compiler, context })
+    }
+
+    /// The kernels that move pieces, which few devices need.
+    pub(super) fn moves(&self) -> Result<&Moves, DeviceError> {
+        if let Some(moves) = self.moves.get() {
+            return Ok(moves);
+        }
+        let loaded = Moves::load(&self.compiler, &self.context)?;
+        Ok(self.moves.get_or_init(|| loaded))
     }
 
     /// To be called before any other work of a request.

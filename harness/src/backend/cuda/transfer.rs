@@ -11,11 +11,9 @@ use std::ptr;
 use conform_cases::plan::Part;
 use cudarc::driver::sys::{CUDA_MEMCPY2D, CUmemorytype};
 
-use super::gather::Staging;
 use super::memory::Memory;
 use super::runtime::{Buffer, Runtime};
 use crate::backend::DeviceError;
-use crate::backend::gather::{Batch, Work, batches, is_worth_it};
 use crate::backend::moves::{pieces, transfers};
 
 /// The longest distance between rows that a rectangle can have on any device (`CU_DEVICE_ATTRIBUTE_MAX_PITCH`).
@@ -31,17 +29,14 @@ pub(super) enum Side {
 impl Runtime {
     /// Writes pieces of host memory. The parts were checked against the tensors and `from`.
     pub(super) fn upload(&self, memory: &[Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
-        if is_worth_it(parts) {
+        if let Some(together) = self.gathering.together(parts)
+            && let Some(staging) = self.staging(&together)?
+        {
             // SAFETY: the ranges were checked, the memory is only read, and it is borrowed until the stream is empty.
-            let spread = |staging: &Staging, batch: &Batch| unsafe { self.spread(staging, batch, from.as_ptr()) };
-            return self.in_batches(memory, parts, spread, |alone| self.upload_each(memory, from, alone));
+            return unsafe { self.spread(staging, memory, &together, from.as_ptr()) };
         }
-        self.upload_each(memory, from, parts)
-    }
-
-    fn upload_each(&self, memory: &[Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
         let from = Side::Host(from.as_ptr().cast_mut());
-        // SAFETY: the ranges were checked, the memory is only read, and it is borrowed until the stream is empty.
+        // SAFETY: as above.
         let queued = rectangles(parts).try_for_each(|t| unsafe {
             let to = &memory[t.tensor].raw;
             self.queue_transfer(to, &t, from, Side::Device(to.raw), true)
@@ -52,57 +47,20 @@ impl Runtime {
 
     /// Reads pieces into host memory, in the same way.
     pub(super) fn fetch(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
-        let to = to.as_mut_ptr();
-        if is_worth_it(parts) {
+        if let Some(together) = self.gathering.together(parts)
+            && let Some(staging) = self.staging(&together)?
+        {
             // SAFETY: as for `upload`, and the memory may be written.
-            let gather = |staging: &Staging, batch: &Batch| unsafe { self.gather(staging, batch, to) };
-            // SAFETY: as above.
-            let each = |alone: &[Part]| unsafe { self.fetch_each(memory, to, alone) };
-            return self.in_batches(memory, parts, gather, each);
+            return unsafe { self.gather(staging, memory, &together, to.as_mut_ptr()) };
         }
+        let to = Side::Host(to.as_mut_ptr());
         // SAFETY: as above.
-        unsafe { self.fetch_each(memory, to, parts) }
-    }
-
-    /// # Safety
-    /// `to` must reach as far as the parts and may be written until the call returns.
-    unsafe fn fetch_each(&self, memory: &[Memory], to: *mut u8, parts: &[Part]) -> Result<(), DeviceError> {
-        let to = Side::Host(to);
-        // SAFETY: as for `upload`, and the memory may be written.
         let queued = rectangles(parts).try_for_each(|t| unsafe {
             let from = &memory[t.tensor].raw;
             self.queue_transfer(from, &t, Side::Device(from.raw), to, false)
         });
         let finished = self.finish();
         queued.and(finished)
-    }
-
-    /// Moves parts together, one batch after the other, and one by one what is too large for that or finds no room.
-    fn in_batches(
-        &self,
-        memory: &[Memory],
-        parts: &[Part],
-        together: impl Fn(&Staging, &Batch) -> Result<(), DeviceError>,
-        alone: impl Fn(&[Part]) -> Result<(), DeviceError>,
-    ) -> Result<(), DeviceError> {
-        for work in batches(parts) {
-            let batch = match work {
-                Work::Together(batch) => batch,
-                Work::Alone(part) => {
-                    alone(&[part])?;
-                    continue;
-                }
-            };
-            match self.staging(memory, &batch)? {
-                None => alone(&batch.pieces)?,
-                Some(staging) => {
-                    let queued = together(&staging, &batch);
-                    let finished = self.finish();
-                    queued.and(finished)?;
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Queues copies from a tensor to others or itself. The parts were checked.

@@ -14,6 +14,7 @@ use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
 use super::weights::Converted;
+use crate::backend::gather::Gathering;
 use crate::backend::gpu::unsupported;
 use crate::backend::moves;
 use crate::backend::routing::{Reuse, Tables};
@@ -59,9 +60,10 @@ impl OpenClDevice {
         OpenClDevice { reuse, ..self }
     }
 
-    /// Brings small pieces together on the device from now on.
-    pub(super) fn gather(&mut self) {
-        self.runtime.gathers = true;
+    /// The same with another rule of when pieces are brought together.
+    pub(super) fn with_gathering(mut self, gathering: Gathering) -> Self {
+        self.runtime.gathering = Some(gathering);
+        self
     }
 
     /// The runtime beside the plan and one of its tensors.
@@ -236,7 +238,10 @@ impl Loaded {
 
     /// Makes the raw bytes of tensors what a reader should see.
     fn before_reads(&mut self, runtime: &Runtime, tensors: impl IntoIterator<Item = usize>) -> Result<(), DeviceError> {
-        for i in tensors.into_iter().collect::<BTreeSet<_>>() {
+        // Most of very many parts follow others of the same tensor.
+        let mut last = None;
+        let tensors = tensors.into_iter().filter(|i| last.replace(*i) != Some(*i));
+        for i in tensors.collect::<BTreeSet<_>>() {
             let Memory { raw, converted } = &mut self.memory[i];
             if let Some(converted) = converted {
                 converted.restore(runtime, &self.plan.tensors[i], raw)?;

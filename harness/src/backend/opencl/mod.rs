@@ -10,7 +10,7 @@
 //! `program` holds the kernel sources and compiles each file at
 //! [`open`](Driver::open), in the forms that `forms` chooses for the device;
 //! `runtime` owns context, queue and memory;
-//! `transfer` and `mapped` move bytes; `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
+//! `transfer`, `mapped` and `gather` move bytes; `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
 //! `device` puts them together. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
@@ -40,6 +40,7 @@ use opencl3::device::{CL_DEVICE_TYPE_ALL, CL_FP_DENORM, Device as ClDevice};
 use opencl3::error_codes::{CL_PLATFORM_NOT_FOUND_KHR, ClError, DLOPEN_RUNTIME_LOAD_FAILED};
 use opencl3::platform::{Platform, get_platforms};
 
+use super::gather::Gathering;
 use super::routing::Reuse;
 use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Probe};
 use crate::mutants::Edits;
@@ -83,12 +84,10 @@ impl OpenCl {
         Ok(Box::new(Self::open_device(key, sources)?))
     }
 
-    /// Opens a device that brings small pieces together on the device even if it shares the host's memory, which a
-    /// device of its own memory does: so that this can be seen without one.
+    /// Opens a device that brings pieces together on the device however few they are, and even if it shares the host's
+    /// memory: so that few of them show what many may meet.
     pub fn open_gathering(&self, key: &str) -> Result<Box<dyn Device>, DeviceError> {
-        let mut device = Self::open_device(key, &SOURCES)?;
-        device.gather();
-        Ok(Box::new(device))
+        Ok(Box::new(Self::open_device(key, &SOURCES)?.with_gathering(Gathering::ALWAYS)))
     }
 
     fn open_device(key: &str, sources: &[Source]) -> Result<device::OpenClDevice, DeviceError> {

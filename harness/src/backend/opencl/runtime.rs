@@ -22,6 +22,7 @@ use super::forms::Forms;
 use super::gather::Moves;
 use super::program::{GROUP, Kernel, Kernels, Source};
 use super::transfer::Queued;
+use crate::backend::gather::Gathering;
 use crate::backend::{DeviceError, Guards, LoadError};
 
 /// What guards are filled with.
@@ -57,8 +58,8 @@ pub(super) struct Runtime {
     moves: OnceCell<Moves>,
     forms: Forms,
     pub(super) limits: Limits,
-    /// Many small pieces are brought together on the device.
-    pub(super) gathers: bool,
+    /// When pieces are brought together on the device, if it has memory of its own.
+    pub(super) gathering: Option<Gathering>,
 }
 
 /// Device memory with its name in messages.
@@ -113,9 +114,9 @@ impl Runtime {
         let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
         let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
         let kernels = Kernels::compile(&context, sources, forms)?;
-        let gathers = !limits.shares_memory;
+        let gathering = (!limits.shares_memory).then_some(Gathering::USUAL);
         let (queued, moves) = (RefCell::default(), OnceCell::new());
-        Ok(Runtime { context, queue, queued, kernels, moves, forms, limits, gathers })
+        Ok(Runtime { context, queue, queued, kernels, moves, forms, limits, gathering })
     }
 
     /// The kernels that move pieces.

@@ -21,7 +21,6 @@ use super::error::failed;
 use super::memory::Memory;
 use super::runtime::{Buffer, Runtime};
 use crate::backend::DeviceError;
-use crate::backend::gather::is_worth_it;
 use crate::backend::moves::{pieces, transfers};
 
 /// A transfer that was queued.
@@ -37,17 +36,14 @@ const MOST_QUEUED: usize = 1 << 14;
 impl Runtime {
     /// Writes pieces of host memory. The parts were checked against the tensors and `from`.
     pub(super) fn upload(&self, memory: &mut [Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
-        if self.gathers && is_worth_it(parts) {
-            return self.upload_together(memory, from, parts);
+        if let Some(together) = self.gathering.and_then(|g| g.together(parts))
+            && let Some(staging) = self.staging(&together)?
+        {
+            return self.spread(staging, memory, from, &together);
         }
         if self.is_better_mapped(parts) {
             return self.upload_mapped(memory, from, parts);
         }
-        self.upload_each(memory, from, parts)
-    }
-
-    /// Queues a transfer each.
-    pub(super) fn upload_each(&self, memory: &mut [Memory], from: &[u8], parts: &[Part]) -> Result<(), DeviceError> {
         let queued = transfers(parts).try_for_each(|t| {
             let buffer = &mut memory[t.tensor].raw;
             let name = Rc::clone(&buffer.name);
@@ -82,17 +78,14 @@ impl Runtime {
 
     /// Reads pieces into host memory, in the same way.
     pub(super) fn fetch(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
-        if self.gathers && is_worth_it(parts) {
-            return self.fetch_together(memory, to, parts);
+        if let Some(together) = self.gathering.and_then(|g| g.together(parts))
+            && let Some(staging) = self.staging(&together)?
+        {
+            return self.gather(staging, memory, to, &together);
         }
         if self.is_better_mapped(parts) {
             return self.fetch_mapped(memory, to, parts);
         }
-        self.fetch_each(memory, to, parts)
-    }
-
-    /// Queues a transfer each.
-    pub(super) fn fetch_each(&self, memory: &[Memory], to: &mut [u8], parts: &[Part]) -> Result<(), DeviceError> {
         let queued = transfers(parts).try_for_each(|t| {
             let buffer = &memory[t.tensor].raw;
             let (name, (raw, start)) = (&buffer.name, buffer.place_of());
@@ -181,7 +174,7 @@ impl Runtime {
         if count >= MOST_QUEUED { self.finish() } else { Ok(()) }
     }
 
-    fn finish_after(&self, queued: Result<(), DeviceError>) -> Result<(), DeviceError> {
+    pub(super) fn finish_after(&self, queued: Result<(), DeviceError>) -> Result<(), DeviceError> {
         let finished = self.finish();
         queued.and(finished)
     }

@@ -30,16 +30,16 @@ void copy_piece(__global const uchar *from, const ulong from_stride, __global uc
 
 // From the tensor into staging memory.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void gather(__global const ulong *pieces, __global const uchar *tensor, __global uchar *staging)
+void gather(__global const ulong *pieces, const ulong first, __global const uchar *tensor, __global uchar *staging)
 {
-    __global const ulong *p = pieces + 5 * get_group_id(0);
+    __global const ulong *p = pieces + 5 * (first + get_group_id(0));
     copy_piece(tensor, p[2], staging, p[3], p[0], p[1], p[4]);
 }
 
 // From staging memory into the tensor.
 __kernel __attribute__((reqd_work_group_size(GROUP, 1, 1)))
-void spread(__global const ulong *pieces, __global uchar *tensor, __global const uchar *staging)
+void spread(__global const ulong *pieces, const ulong first, __global uchar *tensor, __global const uchar *staging)
 {
-    __global const ulong *p = pieces + 5 * get_group_id(0);
+    __global const ulong *p = pieces + 5 * (first + get_group_id(0));
     copy_piece(staging, p[3], tensor, p[2], p[1], p[0], p[4]);
 }
