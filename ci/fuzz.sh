@@ -12,6 +12,6 @@ export RUSTC_BOOTSTRAP=1
 for target in state_blob case_id results; do
     mkdir -p "fuzz/corpus/$target"
     echo "--- $target: $iterations iterations"
-    cargo fuzz run --release --sanitizer none "$target" "fuzz/corpus/$target" "../golden/fuzz/$target" -- \
+    cargo fuzz run --sanitizer none "$target" "fuzz/corpus/$target" "../golden/fuzz/$target" -- \
         -runs="$iterations" -max_len=4096 -rss_limit_mb=2048 -timeout=10 -print_final_stats=1 2>&1 | tail -n 12
 done

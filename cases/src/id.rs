@@ -22,6 +22,9 @@ pub struct IdError {
 /// The id version that this crate reads and writes: it freezes defaults, key order and data streams.
 pub const VERSION: &str = "v1";
 
+/// Bytes of an id at most: several times those of any that makes sense, and few enough to look at each pair of keys.
+const LONGEST: usize = 4096;
+
 /// The three sections and the seed of an id, not yet understood.
 #[derive(Debug)]
 pub(crate) struct Parts<'a> {
@@ -34,6 +37,9 @@ pub(crate) struct Parts<'a> {
 impl<'a> Parts<'a> {
     /// Splits an id; errors say what is missing.
     pub(crate) fn split(id: &'a str) -> Result<Self, String> {
+        if id.len() > LONGEST {
+            return Err(format!("has {} bytes, the longest has {LONGEST}", id.len()));
+        }
         let sections: Vec<&str> = id.split('/').collect();
         let [op, params, recipe, tail] = sections[..] else {
             return Err(format!(
@@ -229,6 +235,7 @@ mod tests {
             ("argsort/c=3/data=ties/v2-9f", "version 'v2'"),
             ("argsort/c=3/data=ties/v1-xyz", "seed 'xyz'"),
             ("argsort/c=3/data=ties/v1-11112222333344445", "seed"),
+            (&"/".repeat(4097), "has 4097 bytes, the longest has 4096"),
         ] {
             let e = Parts::split(id).unwrap_err();
             assert!(e.contains(why), "{id}: {e}");

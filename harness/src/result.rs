@@ -78,6 +78,7 @@ impl fmt::Display for Verdict {
 
 /// What became of one case on one device.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct CaseResult {
     /// The case id.
     pub case: String,
@@ -125,6 +126,7 @@ pub struct CaseResult {
 
 /// A death that was not repeated.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct IncidentLine {
     /// Its kind.
     pub kind: String,
@@ -140,6 +142,7 @@ impl From<Incident> for IncidentLine {
 
 /// Where the time of a case went, in microseconds. The first two are spent once for all devices.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Times {
     /// Generating inputs.
     pub generate: u64,

@@ -8,6 +8,7 @@ pub mod best;
 mod guards;
 pub mod pattern;
 pub mod permutation;
+mod read;
 mod rows;
 mod runs;
 pub mod values;
@@ -210,6 +211,7 @@ impl Findings {
 
 /// One property, and how it went.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[serde(try_from = "read::Written")]
 pub struct Check {
     /// The check's name.
     pub name: String,
@@ -219,7 +221,7 @@ pub struct Check {
 }
 
 /// How a check went.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 #[serde(tag = "status", rename_all = "snake_case")]
 pub enum Status {
     /// The property holds.
@@ -234,20 +236,21 @@ pub enum Status {
 }
 
 /// What is wrong, in words.
-#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+#[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Failure {
     /// One line: how many elements, and what is wrong with them.
     pub what: String,
     /// The worst element: where, expected, got, allowed.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub worst: Option<String>,
     /// What the wrong elements have in common.
-    #[serde(skip_serializing_if = "Option::is_none", default)]
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub pattern: Option<String>,
 }
 
 /// Sizes of errors over one output.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
 pub struct Metrics {
     /// Name of the precision model.
     pub model: String,
@@ -258,16 +261,21 @@ pub struct Metrics {
     /// Elements that a correct device may overflow on: not judged.
     pub inconclusive: usize,
     /// Largest error / allowed error.
+    #[serde(deserialize_with = "read::number_or_infinite")]
     pub ratio: f64,
     /// Share of judged elements that are exact or whose bound is below half of the value: what a pass is worth.
     pub power: f64,
     /// Sum of squared errors / sum of squared values, the field's habit.
+    #[serde(deserialize_with = "read::number_or_infinite")]
     pub nmse: f64,
     /// Largest absolute error.
+    #[serde(deserialize_with = "read::number_or_infinite")]
     pub max_abs: f64,
     /// Largest relative error where the right value is not zero.
+    #[serde(deserialize_with = "read::number_or_infinite")]
     pub max_rel: f64,
     /// Largest error in units in the last place of the right value.
+    #[serde(deserialize_with = "read::number_or_infinite")]
     pub max_ulp: f64,
     /// Zeros in place of every value would pass: the bounds are wider than the values.
     pub blind: bool,

@@ -18,6 +18,9 @@ use super::shape::KvShape;
 use super::stages::Stages;
 use super::tensor::CacheTensor;
 
+/// Bytes of a cell with one sequence, in a blob.
+const LEAST_OF_A_CELL: usize = 12;
+
 /// A cell of a stream; without sequences it is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Cell {
@@ -185,7 +188,7 @@ impl Attention {
             }
             // One sequence goes into its own stream, whichever it was saved from.
             let target = what.sequence().map_or(s, |sequence| shape.stream(sequence));
-            let mut loaded = Vec::with_capacity(count);
+            let mut loaded = Vec::with_capacity(count.min(from.left() / LEAST_OF_A_CELL));
             for i in 0..count {
                 let field = |what: &str| format!("stream {s} cell {i} {what}");
                 loaded.push((stages.read_cell)(shape, what, from, &field)?);

@@ -57,6 +57,9 @@ pub trait StateRead {
 
     /// Bytes so far.
     fn bytes(&self) -> usize;
+
+    /// Bytes that follow: more than they justify is not allocated, whatever a count says.
+    fn left(&self) -> usize;
 }
 
 /// What moves the bytes of tensors: a device, or something that takes its place.
@@ -148,7 +151,7 @@ impl<'a> MemoryReader<'a> {
 
     /// Refuses what is left over.
     pub fn end(&self) -> Result<(), StateError> {
-        match self.blob.len() - self.at {
+        match self.left() {
             0 => Ok(()),
             more => Err(refused(|| "end".to_owned(), self.at, format!("{more} bytes follow the state"))),
         }
@@ -160,7 +163,7 @@ impl<'a> MemoryReader<'a> {
     }
 
     fn take(&mut self, field: &dyn Fn() -> String, len: usize) -> Result<&'a [u8], StateError> {
-        let left = self.blob.len() - self.at;
+        let left = self.left();
         if len > left {
             let what = format!("needs {len} bytes, the blob has {left} more");
             return Err(refused(field, self.at, what));
@@ -187,6 +190,10 @@ impl StateRead for MemoryReader<'_> {
 
     fn bytes(&self) -> usize {
         self.at
+    }
+
+    fn left(&self) -> usize {
+        self.blob.len() - self.at
     }
 }
 

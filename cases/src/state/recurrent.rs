@@ -17,6 +17,9 @@ use super::shape::RecurrentShape;
 use super::stages::Stages;
 use super::tensor::CacheTensor;
 
+/// Bytes of a cell in the blob of one sequence.
+const LEAST_OF_A_CELL: usize = 8;
+
 /// A cell; without sequences it is free.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct State {
@@ -149,7 +152,7 @@ impl Recurrent {
             let what = format!("the blob of one sequence has {count}, must be 1 at most");
             return Err(refused(|| "recurrent cells".to_owned(), at, what));
         }
-        let mut loaded = Vec::with_capacity(count);
+        let mut loaded = Vec::with_capacity(count.min(from.left() / LEAST_OF_A_CELL));
         let mut seen = BTreeSet::new();
         for i in 0..count {
             loaded.push(self.read_cell(what, i, from, &mut seen)?);

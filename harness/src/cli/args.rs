@@ -42,6 +42,9 @@ pub(super) struct Report {
     /// The folder of the run
     #[arg(value_name = "DIR")]
     pub(super) dir: PathBuf,
+    /// Write Markdown, for a page or the summary of a CI job
+    #[arg(long)]
+    pub(super) markdown: bool,
 }
 
 /// Where to look for devices, beside the backends that are found by themselves.

@@ -13,7 +13,7 @@ use super::choose::{Asked, Chosen, choose};
 use super::list::{Selected, filters, seed, select};
 use super::{Exit, Outcome, devices, say, say_json};
 use crate::discover::Discovery;
-use crate::expect;
+use crate::expect::{self, Recorded};
 use crate::report::failure::describe;
 use crate::report::note;
 use crate::report::progress::Progress;
@@ -43,7 +43,8 @@ pub(super) fn run(args: &Run) -> Outcome {
     let infos = found.iter().map(|f| &f.info).collect();
     let required = args.require.iter().map(ToString::to_string).collect();
     let head = RunHead::new(args.selection.profile.word(), seed, texts, infos, &discovery);
-    let head = RunHead { required, left_out, ..head };
+    let recorded = expectations.iter().map(Recorded::from).collect();
+    let head = RunHead { required, left_out, expectations: recorded, ..head };
     let recorder = args.out.as_ref().map(|dir| Recorder::create(dir, &head)).transpose()?;
     if !args.json {
         say(&head_text(args, &discovery, &head, total))?;
@@ -58,7 +59,7 @@ pub(super) fn run(args: &Run) -> Outcome {
         expectations,
     };
     let mut listener = Listener {
-        summary: Summary::new(&found, &settings.expectations),
+        summary: Summary::new(found.iter().map(|f| f.info.key.clone()), &settings.expectations),
         progress: Progress::new(total),
         recorder,
         json: args.json,
@@ -80,13 +81,7 @@ pub(super) fn run(args: &Run) -> Outcome {
         say_json(&Report { run: &head, summary: &summary })
     } else {
         let time = started.elapsed().as_secs_f64();
-        let expected = match summary.expected {
-            0 => String::new(),
-            n => format!("{n} expected and "),
-        };
-        let (cases, unexpected) = (summary.cases, summary.unexpected);
-        let last = format!("{cases} cases in {time:.1} s, {expected}{unexpected} unexpected results");
-        say(&format!("\n{}{last}\n", summary.text()))
+        say(&format!("\n{}{}\n", summary.text(), summary.ending(Some(time))))
     };
     let none_drawn = total.is_none() && summary.cases + summary.skipped == 0;
     let none_drawn = none_drawn.then(|| "no case that the filters select was drawn within --time".to_owned());

@@ -7,10 +7,12 @@
 //! was expected of it, for better or worse, is unexpected and fails the run.
 
 mod file;
+mod recorded;
 
 use glob::Pattern;
 
 pub use file::read;
+pub use recorded::Recorded;
 
 use crate::result::{CaseResult, Verdict};
 use crate::select::Filter;

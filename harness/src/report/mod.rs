@@ -2,11 +2,13 @@
 //! asked back.
 
 pub mod failure;
+pub mod markdown;
 mod memory;
 pub mod progress;
 pub mod read;
 pub mod record;
 pub mod summary;
+mod table;
 
 use std::io::Write as _;
 

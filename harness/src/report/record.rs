@@ -9,6 +9,7 @@ use serde::Serialize;
 
 use crate::backend::DeviceInfo;
 use crate::discover::{Discovery, Missing};
+use crate::expect::Recorded;
 use crate::identity::Repeated;
 use crate::result::CaseResult;
 
@@ -69,6 +70,9 @@ pub struct RunHead<'a> {
     /// Devices that reach a GPU which is judged through another.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub left_out: Vec<Repeated>,
+    /// Known results.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub expectations: Vec<Recorded>,
 }
 
 impl<'a> RunHead<'a> {
@@ -92,6 +96,7 @@ impl<'a> RunHead<'a> {
             environment: environment(),
             required: Vec::new(),
             left_out: Vec::new(),
+            expectations: Vec::new(),
         }
     }
 }

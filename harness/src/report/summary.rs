@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::memory::MemoryInUse;
 use super::seconds;
-use crate::discover::Found;
+use super::table::Table;
 use crate::expect::Expectation;
 use crate::result::{CaseResult, Times, Verdict};
 use crate::select::Filter;
@@ -151,8 +151,8 @@ pub struct Summary {
 
 impl Summary {
     /// A summary that names every device, asked or not.
-    pub fn new(devices: &[Found], expectations: &[Expectation]) -> Self {
-        let devices = devices.iter().map(|f| (f.info.key.clone(), BTreeMap::new())).collect();
+    pub fn new(devices: impl IntoIterator<Item = String>, expectations: &[Expectation]) -> Self {
+        let devices = devices.into_iter().map(|key| (key, BTreeMap::new())).collect();
         Summary { devices, known: expectations.iter().map(Known::from).collect(), ..Summary::default() }
     }
 
@@ -206,8 +206,24 @@ impl Summary {
 
     /// The summary as text.
     pub fn text(&self) -> String {
-        let mut text = self.results_table();
-        self.models_table(&mut text);
+        let (mut text, models) = (self.results_table().plain(), self.models_table());
+        if !models.is_empty() {
+            text.push('\n');
+            text += &models.plain();
+        }
+        text + &self.remarks()
+    }
+
+    /// What it comes to, in a few words; the time where it is known, in seconds.
+    pub fn ending(&self, time: Option<f64>) -> String {
+        let time = time.map(|time| format!(" in {time:.1} s")).unwrap_or_default();
+        let expected = if self.expected > 0 { format!("{} expected and ", self.expected) } else { String::new() };
+        format!("{} cases{time}, {expected}{} unexpected results", self.cases, self.unexpected)
+    }
+
+    /// All that is no table.
+    pub(super) fn remarks(&self) -> String {
+        let mut text = String::new();
         self.memory_in_use(&mut text);
         self.impossible_checks(&mut text);
         self.known_results(&mut text);
@@ -215,57 +231,42 @@ impl Summary {
         text
     }
 
-    fn results_table(&self) -> String {
+    /// Results and times by device and op.
+    pub(super) fn results_table(&self) -> Table {
         let seen = |v: &Verdict| *v == Verdict::Pass || self.tallies().any(|(_, _, t)| t.verdicts.contains_key(v));
         let verdicts: Vec<Verdict> = Verdict::ALL.into_iter().filter(seen).collect();
-        let width = self.device_width();
-        let mut text = format!("{:<width$}  {:<10}", "device", "op");
-        verdicts.iter().for_each(|v| push(&mut text, format_args!("  {:>7}", v.word())));
+        let mut table = Table::default().text("device", self.device_width()).text("op", 10);
+        for v in &verdicts {
+            table = table.number(v.word(), 7);
+        }
         for column in ["generate", "oracle", "load", "upload", "compute", "read", "judge"] {
-            push(&mut text, format_args!("  {column:>8}"));
+            table = table.number(column, 8);
         }
-        text.push('\n');
         for (device, op, t) in self.tallies() {
-            push(&mut text, format_args!("{device:<width$}  {op:<10}"));
-            for v in &verdicts {
-                let n = t.verdicts.get(v).copied().unwrap_or(0);
-                push(&mut text, format_args!("  {n:>w$}", w = v.word().len().max(7)));
-            }
+            let counts = verdicts.iter().map(|v| t.verdicts.get(v).copied().unwrap_or(0).to_string());
             let x = &t.times;
-            for time in [x.generate, x.oracle, x.load, x.upload, x.compute, x.read, x.judge] {
-                push(&mut text, format_args!("  {:>8}", seconds(time)));
-            }
-            text.push('\n');
+            let times = [x.generate, x.oracle, x.load, x.upload, x.compute, x.read, x.judge].map(seconds);
+            table.row([device.to_owned(), op.to_owned()].into_iter().chain(counts).chain(times));
         }
-        text
+        table
     }
 
     /// What a pass under each precision model is worth.
-    fn models_table(&self, text: &mut String) {
+    pub(super) fn models_table(&self) -> Table {
         // Whatever ops the cases are of.
         let mut rows: BTreeMap<(&str, &str), ModelTally> = BTreeMap::new();
         for (device, _, t) in self.tallies() {
             t.models.iter().for_each(|(name, m)| rows.entry((device, name)).or_default().add(m));
         }
-        let Some(model_width) = rows.keys().map(|(_, name)| name.len()).max() else { return };
-        let width = self.device_width();
-        push(
-            text,
-            format_args!(
-                "\n{:<width$}  {:<model_width$}  {:>7}  {:>7}  {:>7}  {:>9}\n",
-                "device", "precision model", "cases", "power", "exact", "max ratio"
-            ),
-        );
+        let table = Table::default().text("device", self.device_width()).text("precision model", 0);
+        let mut table = table.number("cases", 7).number("power", 7).number("exact", 7).number("max ratio", 9);
         for ((device, name), m) in rows {
             let (power, exact) = (100.0 * m.mean_power, 100.0 * m.exact as f64 / m.elements.max(1) as f64);
-            push(
-                text,
-                format_args!(
-                    "{device:<width$}  {name:<model_width$}  {:>7}  {power:>5.1} %  {exact:>5.1} %  {:>9.3}\n",
-                    m.cases, m.ratio
-                ),
-            );
+            let numbers =
+                [m.cases.to_string(), format!("{power:.1} %"), format!("{exact:.1} %"), format!("{:.3}", m.ratio)];
+            table.row([device.to_owned(), name.to_owned()].into_iter().chain(numbers));
         }
+        table
     }
 
     /// Whether memory of devices was lost.

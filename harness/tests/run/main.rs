@@ -13,4 +13,5 @@ mod mistakes;
 mod mutants;
 mod output;
 mod probe;
+mod report;
 mod same;
