@@ -60,8 +60,8 @@ pub enum Fit<'a> {
 
 impl Expectation {
     /// Whether it says anything about this device and case.
-    pub fn speaks_of(&self, result: &CaseResult) -> bool {
-        self.device.matches(&result.device) && self.cases.iter().any(|case| case.matches(&result.case))
+    pub fn speaks_of(&self, device: &str, case: &str) -> bool {
+        self.device.matches(device) && self.cases.iter().any(|known| known.matches(case))
     }
 
     /// What is expected, in words: `fail of 'values'`, `pass or crash`.
@@ -93,9 +93,16 @@ impl Expectation {
     }
 }
 
+/// What the log of a worker has that dies of this case as is expected of it, where that is known so well.
+pub fn known_logs<'a>(expectations: &'a [Expectation], device: &str, case: &str) -> &'a [String] {
+    expectations.iter().find(|e| e.speaks_of(device, case)).map_or(&[], |e| &e.logs)
+}
+
 /// Compares a result with the first expectation that speaks of it.
 pub fn judge_expectation<'a>(expectations: &'a [Expectation], result: &CaseResult) -> Fit<'a> {
-    let Some(e) = expectations.iter().find(|e| e.speaks_of(result)) else { return Fit::Unmentioned };
+    let Some(e) = expectations.iter().find(|e| e.speaks_of(&result.device, &result.case)) else {
+        return Fit::Unmentioned;
+    };
     let but = match result.verdict {
         verdict if e.verdict_fits(verdict) => match e.other_check(result) {
             None if e.other_log(result) => format!("it ends with '{verdict}' and another log"),
