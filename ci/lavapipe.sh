@@ -35,7 +35,7 @@ echo "left out: $(grep -cE "$tables" "$out/smoke") cases of iq1, iq2 and iq3 wei
     "$(grep -cE "$large" "$out/decoded") with a dimension above 9,999; ${#cases[@]} are run"
 
 $conform run "${cases[@]}" --ggml "$target/ggml/v0.5.0" --device ggml-v0.5.0-vulkan-0 --timeout 3m --worker-cases 5 \
-    --expect ci/expectations/ggml-vulkan-views.toml --expect ci/expectations/ggml-vulkan.toml "$@"
+    --expect ci/expectations/ggml-vulkan.toml "$@"
 
 # No shader takes part in these.
 $conform run --profile state --ggml "$target/ggml/v0.5.0" --device ggml-v0.5.0-vulkan-0 --timeout 1m

@@ -43,9 +43,11 @@ fn syntax(name: &str, text: &str, e: &toml::de::Error) -> String {
 
 fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
     let Value::Table(mut left) = entry else { return Err("is no table; write [[expect]]".to_owned()) };
-    const KNOWN: &str = "device, case, verdict, check, reason, link";
+    const KNOWN: &str = "device, case, verdict, check, log, reason, link";
     let mut take_list = |key: &str| left.remove(key).map(|value| strings(key, value)).transpose();
-    let (cases, checks) = (take_list("case")?, take_list("check")?.unwrap_or_default());
+    let (cases, verdicts) = (take_list("case")?, take_list("verdict")?);
+    let [checks, logs] = ["check", "log"].map(|key| take_list(key).map(Option::unwrap_or_default));
+    let (checks, logs) = (checks?, logs?);
     if let Some(unknown) = checks.iter().find(|name| !CHECKS.contains(&name.as_str())) {
         return Err(format!("key 'check': there is no check '{unknown}'; known: {}", CHECKS.join(", ")));
     }
@@ -53,14 +55,20 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
     let missing = |key: &'static str| move || format!("key '{key}' is missing");
     let device = take("device")?.ok_or_else(missing("device"))?;
     let cases = cases.ok_or_else(missing("case"))?;
-    let verdict = verdict(&take("verdict")?.ok_or_else(missing("verdict"))?)?;
+    let verdicts = verdicts.ok_or_else(missing("verdict"))?;
+    let verdicts = verdicts.iter().map(|word| verdict(word)).collect::<Result<Vec<Verdict>, _>>()?;
     let reason = take("reason")?.ok_or_else(missing("reason"))?;
     let link = take("link")?;
     if let Some(key) = left.keys().next() {
         return Err(format!("unknown key '{key}'; known here: {KNOWN}"));
     }
-    if !checks.is_empty() && !matches!(verdict, Verdict::Fail | Verdict::Flaky) {
-        return Err(format!("key 'check' has no meaning where the verdict is '{verdict}': no check fails there"));
+    let words = || verdicts.iter().map(|v| v.word()).collect::<Vec<_>>().join("', '");
+    let has = |some: [Verdict; 2]| verdicts.iter().any(|v| some.contains(v));
+    if !checks.is_empty() && !has([Verdict::Fail, Verdict::Flaky]) {
+        return Err(format!("key 'check' has no meaning where the verdict is '{}': no check fails there", words()));
+    }
+    if !logs.is_empty() && !has([Verdict::Crash, Verdict::Timeout]) {
+        return Err(format!("key 'log' has no meaning where the verdict is '{}': no worker dies there", words()));
     }
     Ok(Expectation {
         place: place.to_owned(),
@@ -70,8 +78,9 @@ fn expectation(place: &str, entry: Value) -> Result<Expectation, String> {
             .map(|case| Filter::new(case))
             .collect::<Result<_, _>>()
             .map_err(|e| format!("key 'case': {e}"))?,
-        verdict,
+        verdicts,
         checks,
+        logs,
         reason,
         link,
     })
@@ -128,12 +137,13 @@ mod tests {
             device = "cpu"
             case = "*w=q8_0*"
             verdict = "crash"
+            log = "SIGFPE"
             reason = "divides by zero"
 
             [[expect]]
             device = "cpu"
             case = ["mul_mat_id/w=f16", "*w=bf16*"]
-            verdict = "fail"
+            verdict = ["pass", "fail"]
             check = ["values", "scale"]
             reason = "a factor is missing"
         "#;
@@ -141,8 +151,12 @@ mod tests {
         assert_eq!(read.len(), 3);
         assert_eq!((&*read[0].place, read[0].outcome()), ("e.toml, entry 1", "fail of 'order'".to_owned()));
         assert_eq!(read[0].link.as_deref(), Some("https://example.org/1"));
-        assert_eq!((&*read[1].reason, read[1].verdict, read[1].checks.len()), ("divides by zero", Verdict::Crash, 0));
-        assert_eq!(read[2].checks, ["values", "scale"]);
+        assert_eq!(
+            (&*read[1].reason, &read[1].verdicts[..], read[1].checks.len()),
+            ("divides by zero", &[Verdict::Crash][..], 0)
+        );
+        assert_eq!(read[1].logs, ["SIGFPE"]);
+        assert_eq!(read[2].outcome(), "pass or fail of 'values', 'scale'");
         assert!(read[2].cases.iter().map(Filter::text).eq(["mul_mat_id/w=f16", "*w=bf16*"]));
         assert!(parse("e.toml", "# nothing yet\n").unwrap().is_empty());
     }
@@ -180,7 +194,11 @@ mod tests {
             ),
             (
                 "device = 'a'\ncase = 'b'\nverdict = 'fail'\nreason = 'c'\nchecks = 'd'",
-                "e.toml, entry 2: unknown key 'checks'; known here: device, case, verdict, check, reason, link",
+                "e.toml, entry 2: unknown key 'checks'; known here: device, case, verdict, check, log, reason, link",
+            ),
+            (
+                "device = 'a'\ncase = 'b'\nverdict = ['pass', 'fail']\nlog = 'c'\nreason = 'd'",
+                "e.toml, entry 2: key 'log' has no meaning where the verdict is 'pass', 'fail': no worker dies there",
             ),
         ] {
             assert_eq!(why(&format!("{GOOD}[[expect]]\n{entry}\n")), want);

@@ -26,12 +26,15 @@ pub struct Expectation {
     pub device: Pattern,
     /// The ids of its cases: those that any of these selects.
     pub cases: Vec<Filter>,
-    /// What comes out. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, be inconclusive where
-    /// a pass would say nothing, or fail twice.
-    pub verdict: Verdict,
+    /// What comes out: any of these. [`Verdict::Flaky`] stands for what comes and goes: such a case may also pass, be
+    /// inconclusive where a pass would say nothing, or fail twice.
+    pub verdicts: Vec<Verdict>,
     /// The only checks that may fail, at least one of them; any where none is named. One bug often shows in several,
     /// and in which of them depends on the case.
     pub checks: Vec<String>,
+    /// What the log of a worker that dies has, at least one of them; anything where none is named. An assertion's text
+    /// tells one death from another.
+    pub logs: Vec<String>,
     /// Why this is so.
     pub reason: String,
     /// Where to read more.
@@ -57,21 +60,30 @@ pub enum Fit<'a> {
 
 impl Expectation {
     /// Whether it says anything about this device and case.
-    pub fn speaks_of(&self, result: &CaseResult) -> bool {
-        self.device.matches(&result.device) && self.cases.iter().any(|case| case.matches(&result.case))
+    pub fn speaks_of(&self, device: &str, case: &str) -> bool {
+        self.device.matches(device) && self.cases.iter().any(|known| known.matches(case))
     }
 
-    /// What is expected, in words: `fail of 'values'`.
+    /// What is expected, in words: `fail of 'values'`, `pass or crash`.
     pub fn outcome(&self) -> String {
+        let words: Vec<String> = self.verdicts.iter().map(Verdict::to_string).collect();
+        let verdicts = words.join(" or ");
         match &self.checks[..] {
-            [] => self.verdict.to_string(),
-            checks => format!("{} of '{}'", self.verdict, checks.join("', '")),
+            [] => verdicts,
+            checks => format!("{verdicts} of '{}'", checks.join("', '")),
         }
     }
 
     fn verdict_fits(&self, got: Verdict) -> bool {
         let comes_and_goes = matches!(got, Verdict::Pass | Verdict::Inconclusive | Verdict::Fail);
-        got == self.verdict || self.verdict == Verdict::Flaky && comes_and_goes
+        self.verdicts.iter().any(|v| *v == got || *v == Verdict::Flaky && comes_and_goes)
+    }
+
+    /// True if the log of a worker that died has none of what was named.
+    fn other_log(&self, result: &CaseResult) -> bool {
+        let log = result.log.as_deref().unwrap_or_default();
+        let is_dead = matches!(result.verdict, Verdict::Crash | Verdict::Timeout);
+        is_dead && !self.logs.is_empty() && !self.logs.iter().any(|named| log.contains(named))
     }
 
     /// A failed check that was not named, where any was.
@@ -81,11 +93,19 @@ impl Expectation {
     }
 }
 
+/// What the log of a worker has that dies of this case as is expected of it, where that is known so well.
+pub fn known_logs<'a>(expectations: &'a [Expectation], device: &str, case: &str) -> &'a [String] {
+    expectations.iter().find(|e| e.speaks_of(device, case)).map_or(&[], |e| &e.logs)
+}
+
 /// Compares a result with the first expectation that speaks of it.
 pub fn judge_expectation<'a>(expectations: &'a [Expectation], result: &CaseResult) -> Fit<'a> {
-    let Some(e) = expectations.iter().find(|e| e.speaks_of(result)) else { return Fit::Unmentioned };
+    let Some(e) = expectations.iter().find(|e| e.speaks_of(&result.device, &result.case)) else {
+        return Fit::Unmentioned;
+    };
     let but = match result.verdict {
         verdict if e.verdict_fits(verdict) => match e.other_check(result) {
+            None if e.other_log(result) => format!("it ends with '{verdict}' and another log"),
             None => return Fit::Expected { reason: &e.reason },
             Some(other) => format!("'{other}' fails"),
         },
@@ -109,15 +129,17 @@ mod tests {
     use super::*;
     use conform_cases::judge::{Check, Failure};
 
-    /// `device case|… verdict[:check,…]`, as the `n`-th entry of a file.
+    /// `device case|… verdict|…[:check,…][:log]`, as the `n`-th entry of a file.
     fn expectation(n: usize, text: &str) -> Expectation {
         let [device, case, outcome] = text.split(' ').collect::<Vec<_>>()[..] else { panic!("{text}") };
-        let (verdict, checks) = outcome.split_once(':').unwrap_or((outcome, ""));
+        let mut outcome = outcome.split(':');
+        let [verdicts, checks, log] = [(); 3].map(|()| outcome.next().unwrap_or_default());
         Expectation {
             place: format!("e.toml, entry {n}"),
             device: Pattern::new(device).unwrap(),
             cases: case.split('|').map(|case| Filter::new(case).unwrap()).collect(),
-            verdict: verdict_of(verdict),
+            verdicts: verdicts.split('|').map(verdict_of).collect(),
+            logs: Some(log.to_owned()).filter(|log| !log.is_empty()).into_iter().collect(),
             checks: checks.split(',').filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             reason: format!("reason {n}"),
             link: None,
@@ -135,6 +157,7 @@ mod tests {
         r.checks.push(Check::passed("written"));
         let failed = failed.split(',').filter(|name| !name.is_empty());
         r.checks.extend(failed.map(|name| Check::failed(name, Failure::new("…"))));
+        r.log = matches!(r.verdict, Verdict::Crash | Verdict::Timeout).then(|| "ASSERT(a) failed".to_owned());
         r
     }
 
@@ -196,6 +219,25 @@ mod tests {
             (&["* * flaky:order"], "inconclusive", "reason 1"),
             (&["* * flaky:order"], "flaky:inputs", "expected flaky of 'order', but 'inputs' fails (e.toml, entry 1)"),
             (&["* * flaky"], "crash", "expected flaky, but it ends with 'crash' (e.toml, entry 1)"),
+            // One of several.
+            (&["* * pass|crash"], "pass", "reason 1"),
+            (&["* * pass|crash"], "crash", "reason 1"),
+            (&["* * crash|fail:order"], "fail:order", "reason 1"),
+            (
+                &["* * crash|fail:order"],
+                "fail:inputs",
+                "expected crash or fail of 'order', but 'inputs' fails (e.toml, entry 1)",
+            ),
+            (&["* * flaky|crash"], "pass", "reason 1"),
+            (&["* * flaky|crash"], "timeout", "expected flaky or crash, but it ends with 'timeout' (e.toml, entry 1)"),
+            // What a dead worker left behind.
+            (&["* * crash::ASSERT(a)"], "crash", "reason 1"),
+            (
+                &["* * crash::ASSERT(b)"],
+                "crash",
+                "expected crash, but it ends with 'crash' and another log (e.toml, entry 1)",
+            ),
+            (&["* * fail|crash::ASSERT(b)"], "fail:order", "reason 1"),
             // The first that speaks of a result decides, fit or not: an exception stands above the rule.
             (&["cpu * fail", ANY], "fail:order", "reason 2"),
             (&["* argsort/c=3 pass", "* argsort fail"], "pass", "reason 1"),

@@ -13,9 +13,11 @@ pub struct Recorded {
     place: String,
     device: String,
     case: Vec<String>,
-    verdict: Verdict,
+    verdict: Vec<Verdict>,
     #[serde(skip_serializing_if = "Vec::is_empty", default)]
     check: Vec<String>,
+    #[serde(skip_serializing_if = "Vec::is_empty", default)]
+    log: Vec<String>,
     reason: String,
     #[serde(skip_serializing_if = "Option::is_none", default)]
     link: Option<String>,
@@ -27,8 +29,9 @@ impl From<&Expectation> for Recorded {
             place: e.place.clone(),
             device: e.device.to_string(),
             case: e.cases.iter().map(|case| case.text().to_owned()).collect(),
-            verdict: e.verdict,
+            verdict: e.verdicts.clone(),
             check: e.checks.clone(),
+            log: e.logs.clone(),
             reason: e.reason.clone(),
             link: e.link.clone(),
         }
@@ -43,8 +46,9 @@ impl TryFrom<Recorded> for Expectation {
             device: device_glob(&r.device)?,
             cases: r.case.iter().map(|case| Filter::new(case)).collect::<Result<_, _>>()?,
             place: r.place,
-            verdict: r.verdict,
+            verdicts: r.verdict,
             checks: r.check,
+            logs: r.log,
             reason: r.reason,
             link: r.link,
         })

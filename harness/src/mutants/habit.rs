@@ -148,6 +148,7 @@ impl Ready {
             inputs: &self.inputs,
             results: &mut results,
             deadline: patience,
+            known_logs: &[],
         };
         match device.attempt(&mut job) {
             Attempt::Ran { outcome: Outcome::Done {}, .. } => Ok(Some(self.compare(results.bytes()))),

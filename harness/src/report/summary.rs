@@ -168,7 +168,7 @@ impl Summary {
         self.incidents += r.incidents.len() as u64;
         self.unexpected += u64::from(r.is_unexpected());
         self.expected += u64::from(r.expected.is_some());
-        let known = self.known.iter_mut().find(|k| k.expectation.speaks_of(r));
+        let known = self.known.iter_mut().find(|k| k.expectation.speaks_of(&r.device, &r.case));
         let surprises = known.and_then(|k| k.add(r));
         if r.expected.is_some() {
             return None;

@@ -11,9 +11,10 @@ use conform_cases::judge::{Check, Failure};
 use super::pool::Pool;
 use super::prepare::Judged;
 use super::{Event, Prepared, Settings};
+use crate::expect;
 use crate::result::{CaseResult, IncidentLine, Times, Verdict};
 use crate::worker::protocol::{Observed, Outcome, Times as WorkerTimes};
-use crate::worker::{Attempt, Cause, Death, Memory, NoDevice, Shared, Supervisor};
+use crate::worker::{Attempt, Cause, Death, Job, Memory, NoDevice, Shared, Supervisor};
 
 /// Failed cases of one device that are repeated in a fresh worker. A device that has failed so often is broken, and
 /// repeating the rest would only cost time.
@@ -56,12 +57,12 @@ pub(super) fn execute_case(
         if !prepared.is_decoded_by_build() {
             let _ = thread::Builder::new().spawn_scoped(scope, || prepared.answer(Decoded::default()));
         }
-        pools.iter().for_each(|pool| on_device(pool, &prepared, settings.patience, emit));
+        pools.iter().for_each(|pool| on_device(pool, &prepared, settings, emit));
     });
     emit(Event::CaseDone);
 }
 
-fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dyn FnMut(Event)) {
+fn on_device(pool: &Pool, prepared: &Prepared, settings: &Settings, emit: &mut dyn FnMut(Event)) {
     let device = &pool.found.info.key;
     let mut results = match prepared.results() {
         Ok(results) => results,
@@ -69,7 +70,7 @@ fn on_device(pool: &Pool, prepared: &Prepared, patience: Duration, emit: &mut dy
     };
     let _held = pool.reserve(prepared.device_bytes());
     while let Some(mut supervisor) = pool.take() {
-        let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, patience);
+        let Execute { result, lost } = execute(&mut supervisor, pool, prepared, &mut results, settings);
         let has_result = result.is_some();
         if let Some(result) = result {
             emit(Event::Result(result));
@@ -104,9 +105,11 @@ fn execute(
     pool: &Pool,
     prepared: &Prepared,
     results: &mut Shared,
-    patience: Duration,
+    settings: &Settings,
 ) -> Execute {
-    let mut job = prepared.job(results, patience);
+    let device = &pool.found.info.key;
+    let known_logs = expect::known_logs(&settings.expectations, device, &prepared.plan.case);
+    let mut job = Job { known_logs, ..prepared.job(results, settings.patience) };
     let attempt = supervisor.attempt(&mut job);
     let first = match judged(attempt, pool, prepared, job.results) {
         Execute { result: Some(first), lost: None } if first.verdict == Verdict::Fail => first,

@@ -111,6 +111,7 @@ impl Prepared {
             inputs: &self.inputs,
             results,
             deadline: patience.saturating_add(Duration::from_secs_f64(allowance)),
+            known_logs: &[],
         }
     }
 

@@ -4,6 +4,7 @@
 //! have broken it, or the machine ran out of memory. So a death counts when a
 //! fresh worker that runs the same case alone dies too; otherwise the repeat's
 //! answer stands, and the death is returned beside it to be counted and printed.
+//! A death that is known, by what its log has, needs no repeat.
 
 use std::thread;
 use std::time::Duration;
@@ -62,6 +63,8 @@ pub struct Job<'a> {
     pub results: &'a mut Shared,
     /// How long an answer may take.
     pub deadline: Duration,
+    /// What the log of a known death of this case has, one of them: it is believed the first time.
+    pub known_logs: &'a [String],
 }
 
 /// What came of executing a case.
@@ -219,6 +222,9 @@ impl Supervisor {
                 Ok(Err(death)) => death,
                 Err(none) => return none.during(first.as_ref()),
             };
+            if job.known_logs.iter().any(|text| death.log.contains(text)) {
+                return Attempt::Died(death);
+            }
             let counter = if death.cause.is_from_outside() { &mut kills } else { &mut deaths };
             *counter += 1;
             if deaths >= BELIEVED_DEATHS || kills >= BELIEVED_KILLS {

@@ -98,7 +98,7 @@ impl Small {
 
     pub(crate) fn job(&mut self, deadline: Duration) -> Job<'_> {
         let Small { plan, layout, inputs, results } = self;
-        Job { plan, layout, poisons: &POISONS, inputs, results, deadline }
+        Job { plan, layout, poisons: &POISONS, inputs, results, deadline, known_logs: &[] }
     }
 
     /// A row of an input, decoded.

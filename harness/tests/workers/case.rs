@@ -39,7 +39,7 @@ impl Case {
 
     pub(crate) fn job(&mut self, deadline: Duration) -> Job<'_> {
         let Case { plan, layout, inputs, results } = self;
-        Job { plan, layout, poisons: &POISONS, inputs, results, deadline }
+        Job { plan, layout, poisons: &POISONS, inputs, results, deadline, known_logs: &[] }
     }
 
     /// The output of one run.

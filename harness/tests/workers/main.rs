@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use conform_harness::backend::Probe;
 use conform_harness::worker::protocol::{Outcome, PROTOCOL, Request, Stage};
-use conform_harness::worker::{Attempt, Cause, Launch, Limits, OpenError, Supervisor, Worker};
+use conform_harness::worker::{Attempt, Cause, Job, Launch, Limits, OpenError, Supervisor, Worker};
 
 use case::Case;
 
@@ -166,6 +166,22 @@ fn printing_disturbs_nothing_and_its_end_is_kept() {
     let Attempt::Died(death) = fake.attempt(&mut Case::new("bad", 2), PATIENT) else { panic!() };
     assert_eq!(death.cause, Cause::Exit(3));
     assert!(death.log.lines().any(|l| l.contains("\"ran\"")), "{}", death.log);
+}
+
+#[test]
+fn a_death_that_is_known_needs_no_repeat() {
+    for (known, is_known) in [("\"ran\"", true), ("another assertion", false)] {
+        // A repeat would end well.
+        let mut fake = fake("chatter;crash@bad*1");
+        let (mut case, known_logs) = (Case::new("bad", 2), [known.to_owned()]);
+        let mut job = Job { known_logs: &known_logs, ..case.job(PATIENT) };
+        match (is_known, fake.supervisor.attempt(&mut job)) {
+            (true, Attempt::Died(death)) => assert_eq!(death.cause, Cause::Signal(libc::SIGABRT)),
+            (false, Attempt::Ran { incident: Some(_), .. }) => {}
+            (_, other) => panic!("{other:?}"),
+        }
+        assert_eq!(fake.runs("good", 3), None);
+    }
 }
 
 #[test]
