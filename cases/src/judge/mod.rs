@@ -4,6 +4,7 @@
 //! this device. The checks of values belong to the op's [`Oracle`]; those that
 //! hold for any op (everything written, inputs unchanged, repeatable) are here.
 
+mod accesses;
 pub mod best;
 mod guards;
 pub mod pattern;
@@ -19,6 +20,7 @@ use crate::formats::read_f32;
 use crate::inputs::{Decoded, Inputs};
 use crate::model::{Kernels, Model};
 use crate::plan::{Layout, Plan};
+pub use accesses::{Complaints, accesses_check};
 pub use guards::{Damage, Guards, guards_check};
 use runs::{difference, inputs_check, neighbours_check, same_bits};
 use values::Expected;
@@ -35,6 +37,8 @@ pub struct Capabilities {
     pub scratch_poison: bool,
     /// Its memory has guard bytes on both sides of every allocation, which are looked at after the last run.
     pub guards: bool,
+    /// It watches every access of its kernels: what it complains of fails the case, whatever came out.
+    pub watched: bool,
     /// The same step on the same bytes gives the same bits.
     pub deterministic: bool,
     /// Subnormal f32 results and operands may be flushed to zero.
@@ -50,6 +54,7 @@ impl Capabilities {
         readable_inputs: true,
         scratch_poison: true,
         guards: false,
+        watched: false,
         deterministic: true,
         flushes_subnormals: false,
         flushes_f16: false,
@@ -57,7 +62,7 @@ impl Capabilities {
 }
 
 /// Every check there is.
-pub const CHECKS: [&str; 35] = [
+pub const CHECKS: [&str; 36] = [
     "support",
     "decoded",
     "written",
@@ -75,6 +80,7 @@ pub const CHECKS: [&str; 35] = [
     "inputs",
     "neighbours",
     "guards",
+    "accesses",
     "repeat",
     "stepwise",
     "size",

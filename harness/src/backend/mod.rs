@@ -17,7 +17,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use conform_cases::formats::ElemType;
-pub use conform_cases::judge::{Capabilities, Guards};
+pub use conform_cases::judge::{Capabilities, Complaints, Guards};
 use conform_cases::llama::calls::Call;
 use conform_cases::plan::{Part, Plan};
 use serde::{Deserialize, Serialize};
@@ -30,6 +30,10 @@ use routing::Reuse;
 pub trait Driver: Sync {
     /// The backend's name: the first word of its devices' keys.
     fn name(&self) -> &'static str;
+
+    /// Called once in a worker process, before it has a second thread and before anything else: the environment may be
+    /// changed here.
+    fn prepare_process(&self) {}
 
     /// Looks for devices without creating anything that lasts.
     fn probe(&self) -> Probe;
@@ -204,6 +208,12 @@ pub trait Device {
     /// Looks at the guard bytes around all memory of the loaded plan, after all queued work; `None` where there are none.
     fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
         Ok(None)
+    }
+
+    /// What a device that [watches](Capabilities::watched) its kernels has complained of since it was asked last; `None`
+    /// where nobody watches, or what was seen can't be read.
+    fn complaints(&mut self) -> Option<Complaints> {
+        None
     }
 
     /// How often slots were sorted by expert since the plan was loaded; `None` where the device does not count.

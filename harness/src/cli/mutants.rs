@@ -12,6 +12,7 @@ use serde_json::json;
 
 use super::args::Mutants;
 use super::{Exit, Outcome, devices, say, say_json};
+use crate::backend::DeviceInfo;
 use crate::discover::Found;
 use crate::mutants::habit::{Habit, Seen};
 use crate::mutants::hunt::{Hunted, Pair, Unusable, on_tables};
@@ -31,6 +32,8 @@ struct Line {
     caught: bool,
     /// The check that failed first.
     check: Option<String>,
+    /// What it found.
+    failure: Option<String>,
     /// The case that told it from the healthy device.
     case: Option<String>,
     /// Cases up to that one, or all that were tried.
@@ -102,6 +105,7 @@ impl Line {
             device: device.to_owned(),
             caught: false,
             check: None,
+            failure: None,
             case: None,
             cases: 0,
             possible: true,
@@ -114,7 +118,7 @@ impl Line {
         match hunted {
             Hunted::Killed(kill) => {
                 line.caught = true;
-                (line.check, line.case) = (Some(kill.check), Some(kill.case));
+                (line.check, line.failure, line.case) = (Some(kill.check), Some(kill.failure), Some(kill.case));
                 line.cases = kill.cases;
             }
             // A build that does nothing under a precision model cannot show what its bounds let pass.
@@ -143,11 +147,16 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
     }
     let found = discovery.select(&globs).map_err(|e| format!("--device: {e}"))?;
     let on_devices =
-        found.iter().flat_map(|f| chosen.iter().filter(|m| m.applies(&f.info)).map(move |m| (Some(f), *m)));
+        found.iter().flat_map(|f| chosen.iter().filter(|m| is_hunted(args, m, &f.info)).map(move |m| (Some(f), *m)));
     let on_tables = chosen.iter().filter(|m| m.op == IDENTITY).map(|m| (None, *m));
     let pairs: Vec<(Option<&Found>, &Mutant)> = on_devices.chain(on_tables).collect();
     for mutant in chosen.iter().filter(|m| pairs.iter().all(|(_, other)| other.id != m.id)) {
-        note(&format!("{} is a fault that no device here can have", mutant.id));
+        let why = if mutant.is_unseen() {
+            "leaves results right, which only a device that watches each access (Oclgrind) can tell"
+        } else {
+            "is a fault that no device here can have"
+        };
+        note(&format!("{} {why}", mutant.id));
     }
     if pairs.is_empty() {
         return Err(format!("none of {} mutants applies to a device here; {}", chosen.len(), discovery.describe()));
@@ -177,6 +186,12 @@ pub(super) fn mutants(args: &Mutants) -> Outcome {
         true => Exit::Good,
         false => Exit::Unexpected,
     })
+}
+
+/// Whether a device can show a mutant. One that no result tells of is put into others as well if it is asked for by its
+/// whole name: so it can be seen that they don't.
+fn is_hunted(args: &Mutants, mutant: &Mutant, device: &DeviceInfo) -> bool {
+    mutant.applies(device) || (args.filters.iter().any(|f| f == mutant.id) && mutant.fits(device))
 }
 
 /// The mutants that at least one filter selects. One that selects none is an error.
@@ -233,7 +248,7 @@ fn hunt(args: &Mutants, device: &Found, mutant: &Mutant, habit: &Habit, memory: 
     let started = Instant::now();
     let hunted = pair.hunt(mutant, mutant.profile().cases(args.seed, args.cases).take(cases), memory);
     let mut line = Line::of(mutant, &device.info.key, hunted, started.elapsed());
-    if !line.possible || line.broken.is_some() || habit.is_empty() {
+    if !line.possible || line.broken.is_some() || habit.is_empty() || mutant.is_unseen() {
         return line;
     }
     match habit.look(&mut pair.mutated, &mut pair.healthy, patience) {

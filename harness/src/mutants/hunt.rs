@@ -7,6 +7,7 @@
 use std::time::Duration;
 
 use conform_cases::case::Case;
+use conform_cases::judge::Check;
 
 use super::{Mutant, STATE};
 use crate::backend::Capabilities;
@@ -68,6 +69,8 @@ pub struct Kill {
     pub case: String,
     /// The check that failed first; `crash` or `timeout` where the worker died.
     pub check: String,
+    /// What that check found, in one line.
+    pub failure: String,
     /// Its place in the profile, from 1: every case before it was in vain. Those of other ops, which the fault cannot
     /// touch, are counted and not run.
     pub cases: u64,
@@ -83,8 +86,9 @@ pub fn on_tables(change: fn(&mut Rules), seed: u64, tables: u64) -> Hunted {
         match (random::trial(table, &wrong), random::trial(table, &Rules::default())) {
             (Ok(()), _) => {}
             (Err(_), Err(_)) => unproven += 1,
-            (Err(_), Ok(())) => {
-                return Hunted::Killed(Kill { case: format!("table {table}"), check: "identity".to_owned(), cases });
+            (Err(failure), Ok(())) => {
+                let (case, check) = (format!("table {table}"), "identity".to_owned());
+                return Hunted::Killed(Kill { case, check, failure: failure.to_string(), cases });
             }
         }
     }
@@ -95,8 +99,8 @@ pub fn on_tables(change: fn(&mut Rules), seed: u64, tables: u64) -> Hunted {
 enum Shown {
     /// Nothing wrong.
     Good,
-    /// The checks that failed.
-    Bad(Vec<String>),
+    /// The checks that failed, and what each found.
+    Bad(Vec<[String; 2]>),
     /// The case says nothing about the device.
     Nothing,
 }
@@ -118,8 +122,8 @@ impl Pair {
                 continue;
             }
             match self.differs(mutant, &case, memory) {
-                Ok(Differs::By(check)) => {
-                    return Hunted::Killed(Kill { case: case.id(), check, cases: count });
+                Ok(Differs::By([check, failure])) => {
+                    return Hunted::Killed(Kill { case: case.id(), check, failure, cases: count });
                 }
                 Ok(Differs::Unproven) => (judged, unproven) = (judged + 1, unproven + 1),
                 Ok(Differs::No) => judged += 1,
@@ -138,7 +142,9 @@ impl Pair {
             Shown::Good => return Ok(Differs::No),
             Shown::Nothing => return Ok(Differs::NotJudged),
         };
-        let Some(check) = checks.into_iter().find(|check| mutant.counts(check)) else { return Ok(Differs::No) };
+        let Some(check) = checks.into_iter().find(|[check, _]| mutant.counts(check, &self.judged_as)) else {
+            return Ok(Differs::No);
+        };
         let prepared = if mutant.op == STATE { prepare(case)? } else { prepared };
         Ok(match show(&mut self.healthy, &prepared, &self.judged_as, self.patience)? {
             Shown::Good => Differs::By(check),
@@ -149,8 +155,8 @@ impl Pair {
 
 /// Whether a case tells the mutated device from the healthy one.
 enum Differs {
-    /// By the check that failed first.
-    By(String),
+    /// By the check that failed first, and what it found.
+    By([String; 2]),
     /// It failed on both, or says nothing about the healthy one.
     Unproven,
     /// It passes with the fault.
@@ -171,11 +177,13 @@ fn show(
         Attempt::Ran { outcome: Outcome::Done {}, observed, .. } => observed,
         Attempt::Ran { outcome: Outcome::Unsupported { .. }, .. } => return Ok(Shown::Nothing),
         // It accepted the case and did not run it.
-        Attempt::Ran { outcome: Outcome::Failed { .. }, .. } => return Ok(Shown::Bad(vec!["support".to_owned()])),
-        Attempt::Died(death) if matches!(death.cause, Cause::Silent(_)) => {
-            return Ok(Shown::Bad(vec!["timeout".to_owned()]));
+        Attempt::Ran { outcome: Outcome::Failed { why, .. }, .. } => {
+            return Ok(Shown::Bad(vec![["support".into(), why]]));
         }
-        Attempt::Died(_) => return Ok(Shown::Bad(vec!["crash".to_owned()])),
+        Attempt::Died(death) => {
+            let check = if matches!(death.cause, Cause::Silent(_)) { "timeout" } else { "crash" };
+            return Ok(Shown::Bad(vec![[check.to_owned(), death.to_string()]]));
+        }
         Attempt::Unavailable(why) => return Err(why.into()),
         Attempt::Wedged(why) => {
             results.abandon();
@@ -184,7 +192,8 @@ fn show(
         }
     };
     let judgement = prepared.judge(judged_as, &results, &observed).judgement;
-    let failed: Vec<String> = judgement.failures().map(|check| check.name.clone()).collect();
+    let told = |check: &Check| [check.name.clone(), check.failure().map(|f| f.what.clone()).unwrap_or_default()];
+    let failed: Vec<[String; 2]> = judgement.failures().map(told).collect();
     Ok(match failed.is_empty() {
         false => Shown::Bad(failed),
         true if judgement.inconclusive.is_some() => Shown::Nothing,

@@ -49,6 +49,8 @@ pub struct Mutant {
 pub enum Fault {
     /// In kernels of our own.
     Kernels(Edits),
+    /// In our OpenCL kernels, of which no result tells: only a device that watches each access shows it.
+    Unseen(&'static [Edit]),
     /// In the rule by which devices of our own use sorted slots again.
     Routing(Reuse),
     /// Outputs are zero, whatever was computed: what a judge must see under every precision model.
@@ -66,6 +68,9 @@ pub enum Fault {
 
 /// Stands for all ops about state, which have one engine.
 pub const STATE: &str = "state";
+
+/// A case that costs more, in operations and elements, takes a device that watches each access seconds.
+const MOST_WATCHED: u64 = 20_000;
 
 /// Stands for telling devices apart, which is no op of any device.
 pub const IDENTITY: &str = "identity";
@@ -122,19 +127,34 @@ pub fn find(id: &str) -> Option<&'static Mutant> {
 pub fn open(driver: &dyn Driver, key: &str, id: &str) -> Result<Box<dyn Device>, DeviceError> {
     let mutant = find(id).ok_or_else(|| DeviceError(format!("this conform has no mutant '{id}'")))?;
     match &mutant.fault {
-        Fault::Kernels(edits) => driver.open_mutant(key, edits).map_err(|DeviceError(why)| {
-            // Which of many mutants it was stands nowhere else.
-            DeviceError(format!("mutant {id}: {why}"))
-        }),
+        Fault::Kernels(edits) => open_edited(driver, key, id, edits),
+        Fault::Unseen(opencl) => open_edited(driver, key, id, &Edits { opencl, ..Edits::default() }),
         Fault::Zeros { .. } => Ok(Box::new(zeros::Zeros::new(driver.open(key)?))),
         Fault::Routing(reuse) => driver.open_reusing(key, *reuse),
         Fault::State(_) | Fault::Identity(_) => driver.open(key),
     }
 }
 
+fn open_edited(driver: &dyn Driver, key: &str, id: &str, edits: &Edits) -> Result<Box<dyn Device>, DeviceError> {
+    driver.open_mutant(key, edits).map_err(|DeviceError(why)| {
+        // Which of many mutants it was stands nowhere else.
+        DeviceError(format!("mutant {id}: {why}"))
+    })
+}
+
 impl Mutant {
-    /// Whether the device runs anything that the fault is in.
+    /// Whether the device runs anything that the fault is in, and can show it.
     pub fn applies(&self, device: &DeviceInfo) -> bool {
+        (device.capabilities.watched || !self.is_unseen()) && self.fits(device)
+    }
+
+    /// Whether no result tells of it.
+    pub fn is_unseen(&self) -> bool {
+        matches!(self.fault, Fault::Unseen(_))
+    }
+
+    /// Whether the device runs anything that the fault is in.
+    pub fn fits(&self, device: &DeviceInfo) -> bool {
         let kernels = device.capabilities.kernels;
         match &self.fault {
             Fault::Kernels(edits) => match device.backend.as_str() {
@@ -143,6 +163,7 @@ impl Mutant {
                 "cuda" => edits.cuda.iter().any(|edit| uses(kernels, edit.file)),
                 _ => false,
             },
+            Fault::Unseen(edits) => device.backend == "opencl" && edits.iter().any(|edit| uses(kernels, edit.file)),
             Fault::Routing(_) => ["cpu", "fake", "opencl", "cuda"].contains(&device.backend.as_str()),
             // The embedded device stands in for those that are rarely there.
             Fault::Zeros { kernels: wanted, .. } => share_models(*wanted, kernels) || device.backend == "cpu",
@@ -161,10 +182,12 @@ impl Mutant {
         }
     }
 
-    /// Whether it is caught where this check fails. Zeros are there to be seen by bounds, and not as no NaN.
-    fn counts(&self, check: &str) -> bool {
+    /// Whether it is caught where this check fails on a device judged as this. Zeros are there to be seen by bounds, and
+    /// not as no NaN; what no result tells of is there to be seen by whoever watches.
+    fn counts(&self, check: &str, device: &Capabilities) -> bool {
         match self.fault {
             Fault::Zeros { .. } => ["exact", "values"].contains(&check),
+            Fault::Unseen(_) => check == "accesses" || !device.watched,
             Fault::Kernels(_) | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => true,
         }
     }
@@ -173,11 +196,14 @@ impl Mutant {
     pub fn may_show(&self, case: &Case, device: &Capabilities) -> bool {
         let is_of_model = match self.fault {
             Fault::Zeros { model, .. } => case.body().model(device).is_some_and(|m| m.name == model),
-            Fault::Kernels(_) | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => true,
+            _ => true,
         };
+        // Whoever watches each access interprets kernels, a thousand times slower.
+        let cost = case.body().cost();
+        let is_quick = !device.watched || cost.operations + cost.input_elements <= MOST_WATCHED;
         let op = case.body().op();
         let is_of_op = if self.op == STATE { state::case_type::is_state(op) } else { op == self.op };
-        is_of_op && is_of_model
+        is_of_op && is_of_model && is_quick
     }
 
     /// The cases that it is hunted with, in order.
@@ -229,6 +255,7 @@ mod tests {
     fn edits() -> impl Iterator<Item = (&'static Mutant, Edits)> {
         table::all().filter_map(|m| match m.fault {
             Fault::Kernels(edits) => Some((m, edits)),
+            Fault::Unseen(opencl) => Some((m, Edits { opencl, ..Edits::default() })),
             Fault::Zeros { .. } | Fault::Routing(_) | Fault::State(_) | Fault::Identity(_) => None,
         })
     }
@@ -294,9 +321,8 @@ mod tests {
         assert!(why.ends_with("its kernels are not ours to edit"), "{why}");
     }
 
-    #[test]
-    fn forms_of_kernels_decide_what_applies() {
-        let info = |backend: &str, kernels| DeviceInfo {
+    fn info(backend: &str, kernels: Kernels) -> DeviceInfo {
+        DeviceInfo {
             key: format!("{backend}-0"),
             backend: backend.to_owned(),
             name: String::new(),
@@ -304,7 +330,30 @@ mod tests {
             properties: Default::default(),
             identity: crate::identity::Claims::new(backend, 0, crate::identity::Kind::Unknown),
             capabilities: Capabilities { kernels, ..Capabilities::OWN },
-        };
+        }
+    }
+
+    #[test]
+    fn what_no_result_tells_is_for_devices_that_watch() {
+        let unseen: Vec<_> = table::all().filter(|m| m.is_unseen()).collect();
+        assert!(!unseen.is_empty());
+        let mut watched = info("opencl", Kernels::Own);
+        watched.capabilities.watched = true;
+        for mutant in unseen {
+            assert!(mutant.applies(&watched), "{}", mutant.id);
+            let plain = info("opencl", Kernels::Own);
+            assert!(mutant.fits(&plain) && !mutant.applies(&plain), "{}", mutant.id);
+            assert!(!mutant.fits(&info("cuda", Kernels::Own)), "{}", mutant.id);
+            let counts = |check| mutant.counts(check, &watched.capabilities);
+            assert!(counts("accesses") && !counts("values"), "{}", mutant.id);
+            // So that one that spoils a result is found out.
+            assert!(mutant.counts("values", &plain.capabilities), "{}", mutant.id);
+        }
+        assert!(find("m7-no-barrier").unwrap().applies(&watched));
+    }
+
+    #[test]
+    fn forms_of_kernels_decide_what_applies() {
         let applies = |id, backend, kernels| find(id).unwrap().applies(&info(backend, kernels));
         assert!(applies("a38-stale-sum", "opencl", Kernels::Own));
         assert!(!applies("a38-stale-sum", "opencl", Kernels::OwnSubgroups));

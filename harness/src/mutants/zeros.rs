@@ -5,7 +5,7 @@ use std::ops::Range;
 use conform_cases::formats::ElemType;
 use conform_cases::plan::Plan;
 
-use crate::backend::{Device, DeviceError, DeviceInfo, DeviceMemory, Guards, LoadError};
+use crate::backend::{Complaints, Device, DeviceError, DeviceInfo, DeviceMemory, Guards, LoadError};
 
 /// A device of any backend; what it computes is not what a reader gets.
 pub(super) struct Zeros {
@@ -60,6 +60,10 @@ impl Device for Zeros {
 
     fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
         self.inner.guards()
+    }
+
+    fn complaints(&mut self) -> Option<Complaints> {
+        self.inner.complaints()
     }
 
     fn sorts(&self) -> Option<u64> {

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use conform_cases::case::Case;
 use conform_cases::inputs::{Decoded, Inputs};
 use conform_cases::judge::{
-    Capabilities, Execution, Judgement, Oracle, REPEATS, decoded_check, guards_check, judge, poisons,
+    Capabilities, Execution, Judgement, Oracle, REPEATS, accesses_check, decoded_check, guards_check, judge, poisons,
     without_right_values,
 };
 use conform_cases::plan::{Layout, Plan};
@@ -144,6 +144,7 @@ impl Prepared {
         let mut judgement = judge(device, &*answer.oracle, check, &execution(&answer.decoded));
         let has_kernels = !self.plan.tensors.is_empty() && self.plan.steps.iter().any(|step| !step.moves_bytes());
         judgement.checks.extend(has_kernels.then(|| guards_check(device, observed.guards.as_ref())));
+        judgement.checks.extend(accesses_check(device, observed.complaints.as_ref()));
         Judged { judgement, oracle: answer.time, judge: started.elapsed() }
     }
 

@@ -89,7 +89,8 @@
 //!    the device's memory then, in bytes, whoever uses it; null where it doesn't
 //!    tell. `sorts` says how often the device has sorted slots by expert, in all
 //!    runs, and `guards` which guard bytes around its memory were written to;
-//!    null where it doesn't count, or has none. A plan with `fresh_routing` asks it to do
+//!    null where it doesn't count, or has none. A device that watches every access
+//!    of its kernels adds `complaints`, how many and the first. A plan with `fresh_routing` asks it to do
 //!    so for each step that needs them sorted; else it may use them again.
 //!
 //! A device error in any of this is `failed` with the stage and one line of
@@ -99,7 +100,7 @@
 use std::io::{self, BufRead, Read, Write};
 use std::path::PathBuf;
 
-use conform_cases::judge::Guards;
+use conform_cases::judge::{Complaints, Guards};
 use conform_cases::plan::{Layout, Plan};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
@@ -216,6 +217,9 @@ pub struct Observed {
     pub sorts: Option<u64>,
     /// What became of guard bytes around its memory, where it has some.
     pub guards: Option<Guards>,
+    /// What it complained of, if it watches what its kernels do.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub complaints: Option<Complaints>,
 }
 
 /// How a run went, as far as a worker can know.
@@ -381,7 +385,7 @@ mod tests {
             outcome: Outcome::Done {},
             times: Times::default(),
             memory,
-            observed: Observed { sorts: Some(3), guards: None },
+            observed: Observed { sorts: Some(3), ..Observed::default() },
         };
         assert_eq!(
             text(&ran),

@@ -29,6 +29,10 @@ pub fn serve(backend: &str) -> ExitCode {
             return ExitCode::from(2);
         }
     };
+    let driver = drivers().into_iter().find(|d| d.name() == backend);
+    if let Some(driver) = driver {
+        driver.prepare_process();
+    }
     sys::keep_freed_memory();
     let hello = Reply::Hello { protocol: PROTOCOL, program: format!("conform {}", env!("CARGO_PKG_VERSION")) };
     let (tx, rx) = channel();
@@ -37,7 +41,6 @@ pub fn serve(backend: &str) -> ExitCode {
         eprintln!("conform worker: cannot start: {e}");
         return ExitCode::FAILURE;
     }
-    let driver = drivers().into_iter().find(|d| d.name() == backend);
     Server { backend, driver, device: None }.answer_all(&rx, &mut replies);
     // Only a broken reply pipe leads here: nobody is left to be told.
     ExitCode::FAILURE
@@ -134,8 +137,9 @@ impl Server<'_> {
             Ok(guards) => (Outcome::Done {}, guards),
             Err(outcome) => (outcome, None),
         };
-        let observed = Observed { sorts: device.sorts(), guards };
+        let sorts = device.sorts();
         device.free();
+        let observed = Observed { sorts, guards, complaints: device.complaints() };
         Ok((outcome, times, observed))
     }
 

@@ -97,3 +97,32 @@ fn faults_of_opencl_kernels_are_caught() {
     let line = ended.stdout.lines().find(|line| line.starts_with("a9-rows-unchecked")).unwrap_or_default();
     assert!(line.split_whitespace().nth(2) == Some("guards"), "{line}");
 }
+
+/// Whose fault leaves results right is put into a device only by its whole name, and is not caught there.
+#[test]
+fn what_no_result_tells_is_left_out_where_nobody_watches() {
+    let ended = mutants("u2- --device cpu").with(2);
+    assert!(ended.stderr.contains("only a device that watches each access (Oclgrind) can tell"), "{ended:#?}");
+    let pocl = |id| {
+        let ended = conform(["mutants", id, "--device", "opencl-pocl-0", "--cases", "20"]).opencl().end();
+        (!ended.stderr.contains("no device matches")).then_some(ended)
+    };
+    let Some(ended) = pocl("u2-") else { return };
+    assert!(ended.with(2).stderr.contains("leaves results right"));
+    let ended = pocl("u2-unwritten-keys").unwrap().with(1);
+    assert!(ended.stdout.contains("NOT CAUGHT u2-unwritten-keys on opencl-pocl-0"), "{}", ended.stdout);
+}
+
+/// The same with somebody who watches, where Debian's package is installed.
+#[test]
+fn what_no_result_tells_is_seen_by_oclgrind() {
+    const DRIVER: &str = "/usr/lib/oclgrind/liboclgrind-rt-icd.so";
+    if !std::path::Path::new(DRIVER).exists() {
+        return;
+    }
+    let command = conform(["mutants", "u3-race-in-order", "--device", "opencl-oclgrind-0", "--cases", "5", "--json"]);
+    let ended = command.env("OCL_ICD_VENDORS", DRIVER).env("OCLGRIND_LOG", "/nowhere/elsewhere").end().with(0);
+    let line = &ended.json()["mutants"][0];
+    assert_eq!((&line["check"], &line["caught"]), (&"accesses".into(), &true.into()), "{line}");
+    assert!(line["failure"].as_str().unwrap().contains("data race"), "{line}");
+}

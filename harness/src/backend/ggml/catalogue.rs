@@ -197,6 +197,7 @@ impl Backend<'_> {
             scratch_poison: false,
             // No build promises it.
             guards: false,
+            watched: false,
             deterministic: false,
             // The CPU backend leaves the processor's default alone; GPU backends are compiled as the driver likes.
             flushes_subnormals: !is_cpu,

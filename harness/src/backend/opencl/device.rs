@@ -10,6 +10,7 @@ use super::Found;
 use super::argsort::Argsort;
 use super::memory::Memory;
 use super::mul_mat_id::{MulMatId, Table};
+use super::oclgrind::Watch;
 use super::program::Source;
 use super::runtime::{Allocator, Buffer, Runtime};
 use super::top_k::TopK;
@@ -18,7 +19,7 @@ use crate::backend::gather::Gathering;
 use crate::backend::gpu::unsupported;
 use crate::backend::moves;
 use crate::backend::routing::{Reuse, Tables};
-use crate::backend::{Device, DeviceError, DeviceInfo, Guards, LoadError, NO_LLAMA};
+use crate::backend::{Complaints, Device, DeviceError, DeviceInfo, Guards, LoadError, NO_LLAMA};
 
 /// An open OpenCL device.
 pub(super) struct OpenClDevice {
@@ -27,6 +28,8 @@ pub(super) struct OpenClDevice {
     /// When sorted slots are used again.
     reuse: Reuse,
     loaded: Option<Loaded>,
+    /// Where somebody watches.
+    watch: Option<Watch>,
 }
 
 /// A plan with its memory.
@@ -52,7 +55,8 @@ enum LoadedStep {
 impl OpenClDevice {
     pub(super) fn open(found: Found, sources: &[Source]) -> Result<Self, DeviceError> {
         let runtime = Runtime::open(&found.device, sources, found.forms)?;
-        Ok(OpenClDevice { info: found.info, runtime, reuse: Reuse::default(), loaded: None })
+        let watch = runtime.is_watched().then(Watch::default);
+        Ok(OpenClDevice { info: found.info, runtime, reuse: Reuse::default(), loaded: None, watch })
     }
 
     /// The same with another rule of when sorted slots are used again.
@@ -158,12 +162,16 @@ impl Device for OpenClDevice {
 
     fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
         let Some(loaded) = &self.loaded else { return Ok(None) };
-        if loaded.sink.is_none() {
+        if loaded.sink.is_none() || self.runtime.is_watched() {
             return Ok(None);
         }
         let mut guards = Guards::default();
         loaded.buffers().try_for_each(|buffer| self.runtime.look(buffer, &mut guards))?;
         Ok(Some(guards))
+    }
+
+    fn complaints(&mut self) -> Option<Complaints> {
+        self.watch.as_mut()?.complaints()
     }
 
     fn sorts(&self) -> Option<u64> {
@@ -189,7 +197,7 @@ impl Loaded {
         let has_kernels = plan.steps.iter().any(|step| !step.moves_bytes());
         // Guards are for kernels; what moves bytes is told where they go.
         let plain = Allocator::new(runtime);
-        let mut memory = if has_kernels { plain.guarded() } else { plain };
+        let mut memory = if has_kernels && !runtime.is_watched() { plain.guarded() } else { plain };
         let mut tensors = Vec::with_capacity(plan.tensors.len());
         for t in &plan.tensors {
             // A view has nothing of its own; a byte stands for it, since an allocation must have some.

@@ -27,13 +27,15 @@ pub(super) struct Forms {
     pub(super) half: bool,
     /// gemv with sub-groups, in the version of OpenCL C that has them.
     pub(super) subgroups: Option<&'static str>,
+    /// Interpreted, by somebody who watches.
+    pub(super) watched: bool,
 }
 
 impl Forms {
     /// The forms of a device as it is listed first.
     pub(super) fn of(device: &ClDevice) -> Result<Self, ClError> {
         let subgroups = language_with_subgroups(device)?.filter(|language| subgroups_compile(device, language));
-        Ok(Forms { half: false, subgroups })
+        Ok(Forms { subgroups, ..Forms::default() })
     }
 
     /// Whose precision model holds.
@@ -125,7 +127,7 @@ fn major_minor(version: &str) -> (u32, u32) {
 /// Whether the kernel with sub-groups compiles as it is in the repository: tried once for each device.
 fn subgroups_compile(device: &ClDevice, language: &'static str) -> bool {
     static TRIED: Mutex<Option<HashMap<usize, bool>>> = Mutex::new(None);
-    let forms = Forms { half: false, subgroups: Some(language) };
+    let forms = Forms { subgroups: Some(language), ..Forms::default() };
     let compiles = || {
         let source = SOURCES.iter().find(|s| s.name == forms.kernel("gemv"))?;
         let context = Context::from_device(device).ok()?;
@@ -149,7 +151,7 @@ mod tests {
 
     #[test]
     fn a_form_replaces_its_kernel_and_no_other() {
-        let all = Forms { half: true, subgroups: Some("CL3.0") };
+        let all = Forms { half: true, subgroups: Some("CL3.0"), watched: false };
         assert_eq!(["gemm", "gemv", "scan"].map(|n| all.kernel(n)), ["gemm_half", "gemv_subgroups", "scan"]);
         assert_eq!(["gemm", "gemv"].map(|n| Forms::default().kernel(n)), ["gemm", "gemv"]);
         assert!(all.uses("gemm_half") && !all.uses("gemm") && all.uses("route") && !Forms::default().uses("gemm_half"));

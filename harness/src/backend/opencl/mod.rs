@@ -11,7 +11,7 @@
 //! [`open`](Driver::open), in the forms that `forms` chooses for the device;
 //! `runtime` owns context, queue and memory;
 //! `transfer`, `mapped` and `gather` move bytes; `weights`, `mul_mat_id`, `argsort` and `top_k` are one concern each, and
-//! `device` puts them together. Options for the kernel compiler may be added
+//! `device` puts them together; `oclgrind` is about a platform that interprets kernels and watches them. Options for the kernel compiler may be added
 //! with the environment variable `CONFORM_OPENCL_OPTIONS`.
 //!
 //! Arithmetic is f32 throughout but for `+f16`, without contraction; the order
@@ -27,6 +27,7 @@ mod identity;
 mod mapped;
 mod memory;
 mod mul_mat_id;
+mod oclgrind;
 mod program;
 mod runtime;
 mod top_k;
@@ -56,6 +57,10 @@ const NAME: &str = "opencl";
 impl Driver for OpenCl {
     fn name(&self) -> &'static str {
         NAME
+    }
+
+    fn prepare_process(&self) {
+        oclgrind::prepare_process();
     }
 
     fn probe(&self) -> Probe {
@@ -137,6 +142,7 @@ fn discover() -> Result<Vec<Found>, String> {
 
 fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<Found>, ClError> {
     let version = platform.version()?;
+    let watched = name.starts_with(oclgrind::PLATFORM);
     let describe = |(index, id)| {
         let device = ClDevice::new(id);
         let properties = BTreeMap::from([
@@ -156,12 +162,13 @@ fn platform_devices(platform: &Platform, name: &str, short: &str) -> Result<Vec<
             identity: identity::claims(&device, format!("{NAME}-{short}"), index)?,
             properties,
             capabilities: Capabilities {
-                guards: true,
+                guards: !watched,
+                watched,
                 flushes_subnormals: device.single_fp_config()? & CL_FP_DENORM == 0,
                 ..Capabilities::OWN
             },
         };
-        let plain = Forms::of(&device)?;
+        let plain = Forms { watched, ..Forms::of(&device)? };
         let mut found = vec![Found { info: plain.describe(info.clone()), device, forms: plain }];
         if let Some(flushes) = forms::half(&device)? {
             let forms = Forms { half: true, ..plain };

@@ -18,6 +18,7 @@ use opencl3::program::Program;
 use super::error::failed;
 use super::forms::Forms;
 use super::gather::Moves;
+use super::oclgrind;
 use crate::backend::{DeviceError, LoadError};
 use crate::mutants::{self, Edit};
 
@@ -198,11 +199,16 @@ impl Moves {
     }
 }
 
-fn options(language: &str) -> String {
+fn options(forms: Forms, file: &str) -> String {
+    let language = forms.language(file);
     let mut options = format!(
         "-cl-std={language} -D GROUP={GROUP} -D TILE_SLOTS={TILE_SLOTS} -D TILE_ROWS={TILE_ROWS} -D TILE_K={TILE_K} \
          -D VECTOR_LANES={VECTOR_LANES} -D NO_SLOT={NO_SLOT}u"
     );
+    if forms.watched {
+        options.push(' ');
+        options.push_str(oclgrind::OPTIONS);
+    }
     if let Ok(more) = std::env::var(OPTIONS) {
         options.push(' ');
         options.push_str(&more);
@@ -215,7 +221,7 @@ pub(super) fn compile(context: &Context, source: &Source, forms: Forms) -> Resul
     let file = format!("{}.cl", source.name);
     let mut program = Program::create_from_source(context, &included(&source.text, &HEADER.text))
         .map_err(failed("clCreateProgramWithSource", &file))?;
-    if let Err(e) = program.build(context.devices(), &options(forms.language(source.name))) {
+    if let Err(e) = program.build(context.devices(), &options(forms, source.name)) {
         let log = match e.0 {
             CL_BUILD_PROGRAM_FAILURE => program.get_build_log(context.default_device()).unwrap_or_default(),
             _ => String::new(),

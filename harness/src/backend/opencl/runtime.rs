@@ -20,6 +20,7 @@ use conform_cases::plan::Tensor;
 use super::error::failed;
 use super::forms::Forms;
 use super::gather::Moves;
+use super::oclgrind;
 use super::program::{GROUP, Kernel, Kernels, Source};
 use super::transfer::Queued;
 use crate::backend::gather::Gathering;
@@ -114,9 +115,18 @@ impl Runtime {
         let queue = unsafe { CommandQueue::create(&context, device.id(), 0) };
         let queue = queue.map_err(failed("clCreateCommandQueue", "in order"))?;
         let kernels = Kernels::compile(&context, sources, forms)?;
-        let gathering = (!limits.shares_memory).then_some(Gathering::USUAL);
+        let gathering = match forms.watched {
+            // So that the kernels that do it are watched as well.
+            true => (!oclgrind::looks_for_unwritten()).then_some(Gathering::ALWAYS),
+            false => (!limits.shares_memory).then_some(Gathering::USUAL),
+        };
         let (queued, moves) = (RefCell::default(), OnceCell::new());
         Ok(Runtime { context, queue, queued, kernels, moves, forms, limits, gathering })
+    }
+
+    /// Whether each access of a kernel is watched: then memory needs no guards.
+    pub(super) fn is_watched(&self) -> bool {
+        self.forms.watched
     }
 
     /// The kernels that move pieces.

@@ -7,13 +7,14 @@ mod products;
 mod routing;
 mod sorts;
 mod state;
+mod unseen;
 mod zeros;
 
 use super::{Edit, Edits, Fault, Mutant};
 
 /// All mutants, in a fixed order.
 pub fn all() -> impl Iterator<Item = &'static Mutant> {
-    let tables = [routing::MUTANTS, products::MUTANTS, sorts::MUTANTS, zeros::MUTANTS];
+    let tables = [routing::MUTANTS, products::MUTANTS, sorts::MUTANTS, zeros::MUTANTS, unseen::MUTANTS];
     tables.into_iter().flatten().chain(state::MUTANTS.iter()).chain(identity::MUTANTS)
 }
 
