@@ -73,8 +73,12 @@ pub fn main() -> ExitCode {
         Ok(args) => args,
         Err(e) => {
             let asked = matches!(e.kind(), ErrorKind::DisplayHelp | ErrorKind::DisplayVersion);
-            // Nothing can be done about a closed terminal.
-            let _ = e.print();
+            if asked || e.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand {
+                // Nothing can be done about a closed terminal.
+                let _ = e.print();
+            } else {
+                note(&format!("conform: {}", one_line(&e.to_string())));
+            }
             return if asked { Exit::Good.into() } else { usage.into() };
         }
     };
@@ -97,6 +101,15 @@ pub fn main() -> ExitCode {
     }
 }
 
+/// What is wrong with a command line, and the tip, out of the paragraphs that clap makes of it.
+fn one_line(error: &str) -> String {
+    let paragraphs = error.split("\n\n").map(|p| p.split_whitespace().collect::<Vec<_>>().join(" "));
+    let said =
+        paragraphs.filter(|p| !p.is_empty() && !p.starts_with("Usage:") && !p.starts_with("For more information"));
+    let said: Vec<String> = said.collect();
+    format!("{}; --help lists what there is", said.join("; ").trim_start_matches("error: "))
+}
+
 /// Writes results to stdout. A reader that has gone away (`conform list | head`) wants no more and is no error.
 fn say(text: &str) -> Result<(), String> {
     let mut out = std::io::stdout().lock();
@@ -110,4 +123,22 @@ fn say(text: &str) -> Result<(), String> {
 fn say_json(value: &impl serde::Serialize) -> Result<(), String> {
     let text = serde_json::to_string_pretty(value).map_err(|e| format!("cannot write JSON: {e}"))?;
     say(&(text + "\n"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn wrong_command_lines_are_told_in_one_line() {
+        for (line, want) in [
+            ("conform run --jbos 3", "unexpected argument '--jbos' found; tip: a similar argument exists: '--jobs'"),
+            ("conform rnu", "unrecognized subcommand 'rnu'"),
+            ("conform replay", "the following required arguments were not provided: --device <GLOB> <CASE>..."),
+            ("conform run --jobs x", "invalid value 'x' for '--jobs <N>': invalid digit found in string"),
+        ] {
+            let Err(e) = Args::try_parse_from(line.split(' ')) else { panic!("{line}") };
+            assert_eq!(one_line(&e.to_string()), format!("{want}; --help lists what there is"));
+        }
+    }
 }

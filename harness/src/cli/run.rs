@@ -1,11 +1,13 @@
 //! `conform run`
 
+use std::cmp::Reverse;
 use std::ops::ControlFlow;
 use std::sync::mpsc;
 use std::thread;
 use std::time::Instant;
 
 use conform_cases::case::Case;
+use conform_cases::cost::Cost;
 use serde::Serialize;
 
 use super::args::Run;
@@ -121,7 +123,17 @@ fn selection(
     }
     let Selected { cases, seed } = select(s)?;
     let total = cases.len() as u64;
-    Ok((Box::new(cases.into_iter()), Some(total), seed))
+    Ok((Box::new(longest_first(cases).into_iter()), Some(total), seed))
+}
+
+/// Cases larger than any that is drawn come first, so that no lane begins one when the others have nothing left. The
+/// rest stay in their order.
+fn longest_first(mut cases: Vec<Case>) -> Vec<Case> {
+    let seconds = |case: &Case| case.body().cost().allowance_seconds();
+    let most = Cost { operations: Cost::MAX_OPERATIONS, input_elements: Cost::MAX_INPUT_ELEMENTS, oracle_bytes: 0 };
+    let large = |case: &Case| Some(seconds(case)).filter(|s| *s > most.allowance_seconds()).map_or(0, |s| s as u64);
+    cases.sort_by_cached_key(|case| Reverse(large(case)));
+    cases
 }
 
 fn head_text(args: &Run, all: &Discovery, head: &RunHead<'_>, total: Option<u64>) -> String {
@@ -241,5 +253,24 @@ fn exit(summary: &Summary, asked: &[Asked], all: &Discovery) -> Exit {
         Exit::Unexpected
     } else {
         Exit::Good
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_the_largest_cases_change_places() {
+        let ids = [
+            "argsort/c=3/data=ties/v1-1",
+            "mul_mat_id/w=f16,x=f32,e=16,u=2,m=64,n=9,k=64/route=shuffle,data=normal/v1-1",
+            "mul_mat_id/w=q4_K,x=f32,e=64,u=4,m=4096,n=16,k=2048,b=4/route=shuffle,data=normal/v1-1",
+            "argsort/c=5/data=ties/v1-1",
+            "mul_mat_id/w=q4_K,x=f32,e=128,u=4,m=4096,n=16,k=2048,b=4/route=shuffle,data=normal/v1-1",
+        ];
+        let cases = ids.iter().map(|id| id.parse().unwrap()).collect();
+        let ordered: Vec<String> = longest_first(cases).iter().map(Case::id).collect();
+        assert_eq!(ordered, [4, 2, 0, 1, 3].map(|i| ids[i]));
     }
 }
