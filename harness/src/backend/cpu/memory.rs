@@ -1,12 +1,13 @@
-//! Memory of a loaded plan: a buffer for each tensor, and scratch that all steps share.
+//! Memory of a loaded plan: a buffer for each tensor, and scratch that all steps share, all of it between guards.
 
 use conform_cases::formats::ElemType;
 use conform_cases::plan::{Plan, Role, Tensor};
 use rayon::prelude::*;
 
-use super::super::{DeviceError, LoadError};
+use super::super::{DeviceError, Guards, LoadError};
 use super::arguments::{Interleaved, Sizes, TILE_ROWS, TILE_SLOTS, View, Weights};
 use super::check::Job;
+use super::guarded::Guarded;
 use super::stages::Stages;
 
 /// Scratch is this until a stage writes it: padding as a slot, NaN as a number, far out of range as a count.
@@ -17,46 +18,32 @@ fn product(sizes: &[usize]) -> Option<usize> {
     sizes.iter().try_fold(1usize, |all, size| all.checked_mul(*size))
 }
 
-/// A vector of exactly `count` values; a refused allocation is an answer, not an abort.
-fn filled<T: Copy>(what: &str, count: Option<usize>, value: T) -> Result<Vec<T>, LoadError> {
-    let bytes = count.and_then(|count| count.checked_mul(size_of::<T>()));
-    let (Some(count), Some(bytes)) = (count, bytes) else {
-        return Err(LoadError::Unsupported(format!("{what}: its bytes cannot be counted")));
-    };
-    let mut all = Vec::new();
-    if all.try_reserve_exact(count).is_err() {
-        return Err(LoadError::Unsupported(format!("{what} needs {bytes} bytes, allocation refused")));
-    }
-    all.resize(count, value);
-    Ok(all)
-}
-
 /// A tensor's allocation, and its converted form if it is mxfp4 weights.
 pub(super) struct Buffer {
     /// What was written. The view's part of mxfp4 weights is only ever read by the conversion.
-    pub(super) bytes: Vec<u8>,
+    pub(super) bytes: Guarded<u8>,
     converted: Option<Converted>,
 }
 
 /// mxfp4 weights in the interleaved layout.
 struct Converted {
-    scales: Vec<u8>,
-    codes: Vec<u32>,
+    scales: Guarded<u8>,
+    codes: Guarded<u32>,
     /// The bytes were written after the last conversion.
     stale: bool,
     /// The allocation as the converted form gives it back: kept from a read until a write or a run.
-    restored: Option<Vec<u8>>,
+    restored: Option<Guarded<u8>>,
 }
 
 impl Buffer {
     /// Allocates a checked tensor; `interleave` says that it will be converted.
     pub(super) fn new(tensor: &Tensor, interleave: bool) -> Result<Self, LoadError> {
-        let what = format!("tensor {}", tensor.name);
-        let bytes = filled(&what, Some(tensor.parent_bytes()), 0)?;
+        let bytes = Guarded::new(&tensor.name, Some(tensor.parent_bytes()), 0)?;
         let converted = if interleave {
             let blocks = tensor.elements() / tensor.ty.block_len();
-            let what = format!("{what}, converted,");
-            let (scales, codes) = (filled(&what, Some(blocks), 0)?, filled(&what, product(&[4, blocks]), 0)?);
+            let named = |what| format!("{what} of {}", tensor.name);
+            let scales = Guarded::new(&named("scales"), Some(blocks), 0)?;
+            let codes = Guarded::new(&named("codes"), product(&[4, blocks]), 0)?;
             Some(Converted { scales, codes, stale: true, restored: None })
         } else {
             None
@@ -66,7 +53,7 @@ impl Buffer {
 
     /// What a view has.
     fn none() -> Self {
-        Buffer { bytes: Vec::new(), converted: None }
+        Buffer { bytes: Guarded::default(), converted: None }
     }
 
     /// Changes the written bytes.
@@ -81,7 +68,7 @@ impl Buffer {
     pub(super) fn copy_within(&mut self, span: std::ops::Range<usize>, to: usize) {
         if let Some(c) = &mut self.converted {
             if let Some(restored) = c.restored.take() {
-                self.bytes = restored;
+                self.bytes.copy_from_slice(&restored);
             }
             c.stale = true;
         }
@@ -104,12 +91,10 @@ impl Buffer {
         }
         let Some(c) = &mut self.converted else { return Ok(&self.bytes) };
         if c.restored.is_none() {
-            let mut image = Vec::new();
-            if image.try_reserve_exact(self.bytes.len()).is_err() {
-                let (name, size) = (&tensor.name, self.bytes.len());
-                return Err(DeviceError(format!("reading tensor {name} needs {size} bytes, allocation refused")));
-            }
-            image.extend_from_slice(&self.bytes);
+            let name = format!("{}, restored", tensor.name);
+            let image = Guarded::new(&name, Some(self.bytes.len()), 0);
+            let mut image = image.map_err(|e| DeviceError(format!("reading a tensor: {e}")))?;
+            image.copy_from_slice(&self.bytes);
             let first = tensor.start[0] / tensor.ty.block_len() * tensor.ty.block_bytes();
             image.par_chunks_mut(tensor.parent_row_bytes()).enumerate().for_each(|(row, bytes)| {
                 if tensor.view_row(row).is_some() {
@@ -120,6 +105,16 @@ impl Buffer {
             c.restored = Some(image);
         }
         Ok(c.restored.as_deref().unwrap_or_default())
+    }
+
+    /// Looks at the guards of all its memory.
+    pub(super) fn look(&self, guards: &mut Guards) {
+        self.bytes.look(guards);
+        if let Some(Converted { scales, codes, restored, .. }) = &self.converted {
+            scales.look(guards);
+            codes.look(guards);
+            restored.iter().for_each(|image| image.look(guards));
+        }
     }
 
     /// What a matmul reads.
@@ -148,11 +143,11 @@ pub(super) fn buffers(plan: &Plan, jobs: &[Job]) -> Result<Vec<Buffer>, LoadErro
 #[derive(Default)]
 pub(super) struct Table {
     /// First tile of each expert, and the number of tiles.
-    pub(super) tile_offset: Vec<u32>,
+    pub(super) tile_offset: Guarded<u32>,
     /// Expert of each tile.
-    pub(super) tile_expert: Vec<u32>,
+    pub(super) tile_expert: Guarded<u32>,
     /// Sorted slots.
-    pub(super) slots: Vec<u32>,
+    pub(super) slots: Guarded<u32>,
 }
 
 impl Table {
@@ -160,9 +155,9 @@ impl Table {
     pub(super) fn new(sizes: &Sizes) -> Result<Self, LoadError> {
         let (tiles, slots) = (sizes.max_tiles(), product(&[sizes.max_tiles(), TILE_SLOTS]));
         Ok(Table {
-            tile_offset: filled("the routing's tile offsets", Some(sizes.experts + 1), INITIAL)?,
-            tile_expert: filled("the routing's tile experts", Some(tiles), INITIAL)?,
-            slots: filled("the routing's slots", slots, INITIAL)?,
+            tile_offset: Guarded::new("the routing's tile offsets", Some(sizes.experts + 1), INITIAL)?,
+            tile_expert: Guarded::new("the routing's tile experts", Some(tiles), INITIAL)?,
+            slots: Guarded::new("the routing's slots", slots, INITIAL)?,
         })
     }
 }
@@ -171,15 +166,15 @@ impl Table {
 #[derive(Default)]
 pub(super) struct Scratch {
     /// Slots of each expert.
-    pub(super) counters: Vec<u32>,
+    pub(super) counters: Guarded<u32>,
     /// By number of the table.
     pub(super) tables: Vec<Table>,
     /// Activation row of each sorted slot.
-    pub(super) rows: Vec<f32>,
+    pub(super) rows: Guarded<f32>,
     /// Products of each tile.
-    pub(super) products: Vec<f32>,
+    pub(super) products: Guarded<f32>,
     /// Rows being sorted.
-    pub(super) keys: Vec<u64>,
+    pub(super) keys: Guarded<u64>,
 }
 
 impl Scratch {
@@ -212,12 +207,23 @@ impl Scratch {
         let [counters, rows, products, keys] = counts;
         let number = f32::from_bits(INITIAL);
         Ok(Scratch {
-            counters: filled("the routing's counters", counters, INITIAL)?,
+            counters: Guarded::new("the routing's counters", counters, INITIAL)?,
             tables,
-            rows: filled("the sorted activation rows", rows, number)?,
-            products: filled("the products", products, number)?,
-            keys: filled("the rows being sorted", keys, u64::MAX)?,
+            rows: Guarded::new("the sorted activation rows", rows, number)?,
+            products: Guarded::new("the products", products, number)?,
+            keys: Guarded::new("the rows being sorted", keys, u64::MAX)?,
         })
+    }
+
+    /// Looks at the guards of everything.
+    pub(super) fn look(&self, guards: &mut Guards) {
+        self.counters.look(guards);
+        for Table { tile_offset, tile_expert, slots } in &self.tables {
+            [tile_offset, tile_expert, slots].into_iter().for_each(|words| words.look(guards));
+        }
+        self.rows.look(guards);
+        self.products.look(guards);
+        self.keys.look(guards);
     }
 
     /// Fills everything with a pattern.

@@ -13,6 +13,7 @@ mod decode;
 mod decode_k;
 mod gemm;
 mod gemv;
+mod guarded;
 mod memory;
 mod moves;
 mod order;
@@ -34,7 +35,7 @@ use self::check::Job;
 use self::memory::{Buffer, Scratch, Table};
 pub use self::stages::Stages;
 use super::routing::{Reuse, Tables};
-use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, LoadError, Probe};
+use super::{Capabilities, Device, DeviceError, DeviceInfo, Driver, Guards, LoadError, Probe};
 use crate::identity::{Claims, Kind};
 use crate::mutants::Edits;
 
@@ -89,7 +90,7 @@ fn describe() -> DeviceInfo {
         driver: format!("conform {}", env!("CARGO_PKG_VERSION")),
         identity: Claims::new(KEY, 0, Kind::Cpu),
         properties: BTreeMap::from([("threads".to_owned(), threads), ("simd".to_owned(), simd)]),
-        capabilities: Capabilities::OWN,
+        capabilities: Capabilities { guards: true, ..Capabilities::OWN },
     }
 }
 
@@ -216,6 +217,14 @@ impl Device for CpuDevice {
         self.loaded = None;
     }
 
+    fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
+        let loaded = self.loaded("guards")?;
+        let mut guards = Guards::default();
+        loaded.buffers.iter().for_each(|buffer| buffer.look(&mut guards));
+        loaded.scratch.look(&mut guards);
+        Ok(Some(guards))
+    }
+
     fn sorts(&self) -> Option<u64> {
         self.loaded.as_ref().map(|loaded| loaded.tables.sorts())
     }
@@ -252,7 +261,10 @@ impl Loaded {
         let mut bytes = std::mem::take(&mut self.buffers[out].bytes);
         let mut scratch = std::mem::take(&mut self.scratch);
         let result = self.route(job, stages, &mut scratch);
-        let result = result.and_then(|()| self.run_into(job, stages, &mut scratch, &mut bytes));
+        let result = result.and_then(|()| {
+            let (whole, own) = bytes.whole();
+            self.run_into(job, stages, &mut scratch, (stages.place)(whole, own))
+        });
         self.scratch = scratch;
         self.buffers[out].bytes = bytes;
         self.tables.written(out);

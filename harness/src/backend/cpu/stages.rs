@@ -4,6 +4,8 @@
 //! through its table, so that a mutant is the default table with one entry
 //! swapped and everything else as it is.
 
+use std::ops::Range;
+
 use conform_cases::plan::{Order, Tensor};
 
 use super::arguments::{Ids, Interleaved, Sizes, Tiles, View, Weights};
@@ -12,6 +14,8 @@ use super::{argsort, convert, gemm, gemv, reorder, route, top_k};
 /// The functions a device runs. The default table is the correct one.
 #[derive(Clone, Copy, Debug)]
 pub struct Stages {
+    /// Where an output lies in its allocation, which has guards: the range is its own part.
+    pub place: Placing,
     /// Weights from blocks in rows to interleaved scales and code words.
     pub convert: fn(blocks: View<'_>, scales: &mut [u8], codes: &mut [u32]),
     /// Interleaved weights back into the blocks of a view; the last argument is the view's whole allocation.
@@ -38,6 +42,9 @@ pub struct Stages {
     pub top_k: fn(x: View<'_>, k: usize, out: &mut [u8]),
 }
 
+/// The type of [`Stages::place`].
+pub type Placing = fn(allocation: &mut [u8], own: Range<usize>) -> &mut [u8];
+
 /// The type of [`Stages::scatter`].
 pub type Scatter =
     fn(ids: Ids<'_>, tile_offset: &[u32], counters: &mut [u32], slots: &mut [u32], tile_expert: &mut [u32]);
@@ -45,6 +52,7 @@ pub type Scatter =
 impl Default for Stages {
     fn default() -> Self {
         Stages {
+            place: |allocation, own| &mut allocation[own],
             convert: convert::convert,
             restore: convert::restore,
             histogram: route::histogram,

@@ -5,6 +5,7 @@ use conform_cases::plan::{Order, Part, Place, Plan, Role, Step, Tensor};
 
 use super::super::{Device, Driver, LoadError, Probe};
 use super::arguments::Interleaved;
+use super::stages::Placing;
 use super::{CpuDevice, CpuDriver, Ids, Sizes, Stages};
 
 const POISON: u8 = 0xa5;
@@ -100,6 +101,28 @@ impl Matmul {
                 assert!((f64::from(got) - sum).abs() <= allowed, "{} slot {slot} row {row}: {got} for {sum}", w.ty);
             }
         }
+    }
+}
+
+/// All memory of a plan has guards, and an output that is taken to lie elsewhere in its allocation hits one.
+#[test]
+fn guards_are_whole_until_something_is_written_beside_its_memory() {
+    let place_of: [Placing; 3] = [
+        Stages::default().place,
+        |all, own| &mut all[own.start - 8..own.end - 8],
+        |all, own| &mut all[own.start + 12..own.end + 12],
+    ];
+    for (place, hit) in place_of.into_iter().zip([None, Some(-8), Some(4 * 70 * 6 * 2)]) {
+        let case =
+            matmul(ElemType::Mxfp4, Sizes { k: 64, m: 70, experts: 4, used: 6, b: 3, n: 2 }, |slot| slot as i32 % 4);
+        let mut device = CpuDevice::new(Stages { place, ..Stages::default() });
+        case.load(&mut device);
+        case.run(&mut device);
+        let guards = device.guards().unwrap().unwrap();
+        // Tensors, scales and codes, and of scratch a table of three parts, counters, rows, products and keys.
+        assert_eq!(guards.looked_at, 4 + 2 + 3 + 4);
+        let damaged: Vec<_> = guards.damaged.iter().map(|d| (d.name.as_str(), d.at)).collect();
+        assert_eq!(damaged, hit.map(|at| ("out", at)).into_iter().collect::<Vec<_>>());
     }
 }
 

@@ -265,7 +265,7 @@ impl Device for FakeDevice {
     }
 
     fn guards(&mut self) -> Result<Option<Guards>, DeviceError> {
-        let mut guards = Guards::default();
+        let mut guards = self.inner.guards()?.unwrap_or_default();
         let (healthy, hit) = ([0xa5; 8], [0xa5, 0xa5, 0xa5, 0xa5, 0, 0, 0, 0]);
         for t in self.plan.iter().flat_map(|plan| &plan.tensors) {
             let is_hit = t.is_output() && self.active.contains(&&Behaviour::GuardHit);
