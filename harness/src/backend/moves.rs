@@ -1,6 +1,6 @@
 //! How pieces become transfers, for every device that queues them.
 
-use conform_cases::plan::Part;
+use conform_cases::plan::{Part, Place};
 
 use super::DeviceError;
 
@@ -15,6 +15,28 @@ pub(super) fn transfers(parts: &[Part]) -> impl Iterator<Item = Part> + '_ {
         };
         Pieces::Whole(std::iter::once(whole))
     })
+}
+
+/// Groups of transfers that lie side by side: as many rows equally far apart, none of which reaches into the next row of
+/// another. Where they are moved row by row, what follows on both sides is moved next.
+pub(super) fn columns(transfers: &[Part]) -> impl Iterator<Item = &[Part]> {
+    let mut rest = transfers;
+    std::iter::from_fn(move || {
+        let first = rest.first()?;
+        let joined = rest.windows(2).take_while(|pair| is_beside(first, &pair[0], &pair[1])).count();
+        let (group, more) = rest.split_at(joined + 1);
+        rest = more;
+        Some(group)
+    })
+}
+
+fn is_beside(first: &Part, a: &Part, b: &Part) -> bool {
+    let side = |f: Place, a_end: usize, b: Place, b_end: usize| {
+        f.stride == b.stride && a_end <= b.at && b_end <= f.at + f.stride
+    };
+    (first.tensor, first.count) == (b.tensor, b.count)
+        && side(first.here, a.here.at + a.size, b.here, b.here.at + b.size)
+        && side(first.there, a.there.at + a.size, b.there, b.there.at + b.size)
 }
 
 /// Each piece of a part as a part of its own.
@@ -67,7 +89,6 @@ pub(super) fn check(
 #[cfg(test)]
 mod tests {
     use super::*;
-    use conform_cases::plan::Place;
 
     fn part(here: [usize; 2], there: [usize; 2], size: usize, count: usize) -> Part {
         let place = |[at, stride]: [usize; 2]| Place { at, stride };
@@ -82,6 +103,28 @@ mod tests {
         assert_eq!(made(part([3, 6], [7, 0], 5, 2)), [(3, 7, 5, 1), (9, 7, 5, 1)], "one source for all");
         assert_eq!(made(part([3, 0], [7, 0], 5, 1)), [(3, 7, 5, 1)]);
         assert_eq!((made(part([3, 6], [7, 6], 0, 4)), made(part([3, 6], [7, 6], 4, 0))), (vec![], vec![]));
+    }
+
+    #[test]
+    fn columns_side_by_side_are_one_group() {
+        let groups = |parts: &[Part]| columns(parts).map(<[Part]>::len).collect::<Vec<_>>();
+        let first = part([0, 20], [7, 10], 4, 5);
+        let second = part([6, 20], [11, 10], 2, 5);
+        assert_eq!(groups(&[first, second, part([9, 20], [14, 10], 3, 5)]), [3]);
+        for (other, why) in [
+            (part([6, 20], [11, 10], 2, 4), "fewer rows"),
+            (part([6, 21], [11, 10], 2, 5), "rows farther apart"),
+            (part([3, 20], [11, 10], 2, 5), "bytes that the first has too"),
+            (part([6, 20], [10, 10], 2, 5), "the same on the other side"),
+            (part([19, 20], [11, 10], 2, 5), "it reaches into the next row"),
+            (part([6, 20], [16, 10], 2, 5), "the same on the other side"),
+            (Part { tensor: 1, ..second }, "another tensor"),
+        ] {
+            assert_eq!(groups(&[first, other]), [1, 1], "{why}");
+        }
+        // Runs, and nothing.
+        assert_eq!(groups(&[part([0, 0], [0, 0], 4, 1), part([4, 0], [4, 0], 4, 1)]), [1, 1]);
+        assert_eq!(groups(&[]), [0; 0]);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use conform_cases::plan::Part;
 
-use super::super::moves::{check, transfers};
+use super::super::moves::{check, columns, transfers};
 use super::{DeviceError, Loaded, Stages};
 
 impl Loaded {
@@ -13,20 +13,23 @@ impl Loaded {
 
     /// Writes pieces of host memory. The parts were checked, as for all that follows.
     pub(super) fn upload(&mut self, from: &[u8], parts: &[Part]) {
-        for t in transfers(parts) {
-            let buffer = &mut self.buffers[t.tensor];
-            for (here, there) in t.pieces() {
-                buffer.write(here..here + t.size, &from[there..there + t.size]);
+        let transfers: Vec<Part> = transfers(parts).collect();
+        for group in columns(&transfers) {
+            let buffer = &mut self.buffers[group[0].tensor];
+            for (size, here, there) in by_row(group) {
+                buffer.write(here..here + size, &from[there..there + size]);
             }
         }
     }
 
     /// Reads pieces into host memory.
     pub(super) fn fetch(&mut self, to: &mut [u8], parts: &[Part], stages: &Stages) -> Result<(), DeviceError> {
-        for t in transfers(parts) {
-            let readable = self.buffers[t.tensor].readable(&self.plan.tensors[t.tensor], stages)?;
-            for (here, there) in t.pieces() {
-                to[there..there + t.size].copy_from_slice(&readable[here..here + t.size]);
+        let transfers: Vec<Part> = transfers(parts).collect();
+        for group in columns(&transfers) {
+            let tensor = group[0].tensor;
+            let readable = self.buffers[tensor].readable(&self.plan.tensors[tensor], stages)?;
+            for (size, here, there) in by_row(group) {
+                to[there..there + size].copy_from_slice(&readable[here..here + size]);
             }
         }
         Ok(())
@@ -51,4 +54,11 @@ impl Loaded {
         }
         Ok(())
     }
+}
+
+/// Size and offsets of each piece of transfers that lie side by side.
+fn by_row(group: &[Part]) -> impl Iterator<Item = (usize, usize, usize)> + '_ {
+    let rows = group.first().map_or(0, |t| t.count);
+    let piece = |row: usize, t: &Part| (t.size, t.here.at + row * t.here.stride, t.there.at + row * t.there.stride);
+    (0..rows).flat_map(move |row| group.iter().map(move |t| piece(row, t)))
 }
