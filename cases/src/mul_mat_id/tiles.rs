@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use ndarray::{Array2, ArrayView1, ArrayView2, Axis, Slice, Zip};
+use ndarray::{Array2, ArrayView1, ArrayView2, Axis, Slice};
 use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
@@ -105,13 +105,7 @@ pub(super) struct Weights {
 
 impl Weights {
     fn decode(ty: ElemType, k: usize, stored: &[Row<'_>], centres: bool) -> Self {
-        let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| {
-            let mut rows = Array2::zeros((stored.len(), k));
-            for (mut row, stored) in rows.rows_mut().into_iter().zip(stored) {
-                row.as_slice_mut().into_iter().for_each(|row| decode(stored, row));
-            }
-            rows
-        };
+        let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| by_row(stored.len(), k, |i, row| decode(&stored[i], row));
         let w = decoded(&|stored, row| stored.decode(row));
         let share = ty.largest_parts();
         let has_known_offsets = (ty.has_offsets() || centres) && share.is_none();
@@ -125,16 +119,13 @@ impl Weights {
     /// |p| + |o|; `None` where that is |w|.
     pub(super) fn plus(&self) -> Option<Array2<f64>> {
         match (&self.o, self.share) {
-            (Some(o), _) => {
-                let mut plus = Array2::zeros(self.w.dim());
-                Zip::from(plus.rows_mut()).and(self.w.rows()).and(o.rows()).for_each(|mut plus, w, o| {
-                    match (plus.as_slice_mut(), w.as_slice(), o.as_slice()) {
-                        (Some(plus), Some(w), Some(o)) => Arch::new().dispatch(Parts { w, o, plus }),
-                        _ => debug_assert!(false, "decoded rows lie in one piece"),
-                    }
-                });
-                Some(plus)
-            }
+            (Some(o), _) => Some(by_row(self.w.nrows(), self.w.ncols(), |row, plus| {
+                if let (Some(w), Some(o)) = (self.w.row(row).as_slice(), o.row(row).as_slice()) {
+                    Arch::new().dispatch(Parts { w, o, plus });
+                } else {
+                    debug_assert!(false, "decoded rows lie in one piece");
+                }
+            })),
             (None, Some(share)) => Some(self.w.mapv(|w| w.abs() * share)),
             (None, None) => None,
         }
@@ -190,6 +181,17 @@ impl Weights {
     pub(super) fn block_offsets(&self) -> Option<ArrayView2<'_, f64>> {
         self.o.as_ref().map(|o| o.slice_axis(Axis(1), Slice::new(0, None, ACTIVATION_BLOCK as isize)))
     }
+}
+
+/// A matrix written row by row, each while the zeros that it begins with are in a core's nearest cache.
+fn by_row(rows: usize, columns: usize, write: impl Fn(usize, &mut [f64])) -> Array2<f64> {
+    let mut values = Vec::with_capacity(rows * columns);
+    for row in 0..rows {
+        values.resize((row + 1) * columns, 0.0);
+        write(row, &mut values[row * columns..]);
+    }
+    // The values fill the rows.
+    Array2::from_shape_vec((rows, columns), values).unwrap_or_default()
 }
 
 /// Writes |w − o| + |o|.
