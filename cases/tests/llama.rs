@@ -169,7 +169,7 @@ fn a_right_library_passes() {
 #[test]
 fn wrong_records_fail() {
     type Change = fn(&Script, usize, &mut i64, &mut Vec<u8>);
-    let faults: [(Scenario, &[&str], Change); 12] = [
+    let faults: [(Scenario, &[&str], Change); 14] = [
         // A size that is asked for in vain.
         (Scenario::Fresh, &["size"], |s, i, value, _| {
             *value += i64::from(matches!(s.calls[i], Call::Size { .. }));
@@ -184,6 +184,17 @@ fn wrong_records_fail() {
         (Scenario::Fresh, &["blob"], |s, i, _, bytes| {
             if matches!(s.calls[i], Call::Save { what: Piece::Whole, .. }) {
                 bytes[9] = 200;
+            }
+        }),
+        // The same where several are saved together, and where a part is.
+        (Scenario::Many, &["blob"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Save { what: Piece::Whole, .. }) {
+                bytes[9] = 200;
+            }
+        }),
+        (Scenario::Partial, &["blob"], |s, i, _, bytes| {
+            if matches!(s.calls[i], Call::Save { .. }) {
+                bytes[12] = 200;
             }
         }),
         // A blob of another architecture.

@@ -133,3 +133,13 @@ fn a_bad_file_is_a_configuration_error_in_one_line() {
     assert!(stderr.contains("bad.toml, entry 1: unknown key 'chek'"), "{stderr}");
     assert!(run.results.is_empty());
 }
+
+#[test]
+fn passes_of_what_may_fail_are_counted() {
+    let dir = tempfile::tempdir().unwrap();
+    let either = file(&dir, "either.toml", "case = 'argsort/c=3/'\nverdict = ['pass', 'crash']");
+    let run = run(&[RIGHT], &[&either]);
+    let text = run.stdout();
+    assert_eq!(run.exit(), 0, "{text}");
+    assert!(text.contains(" of them passed\n") && text.contains("all of them pass: remove or narrow it"), "{text}");
+}

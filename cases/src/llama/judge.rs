@@ -205,7 +205,8 @@ impl Looked<'_> {
     /// Some blob of one sequence in this log is of the format of May 2026 or later.
     fn is_current(&self) -> bool {
         let is_sequence = |i: &usize| {
-            matches!(&self.calls[*i], Call::Save { what: Piece::Sequence(_), .. }) && self.records[*i].value > 0
+            let is_one = |what: Piece| matches!(what, Piece::Sequence(_) | Piece::Partial(_));
+            matches!(self.calls[*i], Call::Save { what, .. } if is_one(what)) && self.records[*i].value > 0
         };
         let sequences = (0..self.calls.len()).filter(is_sequence);
         sequences.map(|i| self.saved(i).0).any(|blob| Container::read(Kind::Sequence, blob).is_ok())
@@ -226,7 +227,9 @@ impl Looked<'_> {
                     blob.len()
                 ))
             }
-            Err(_) if !self.is_current() => Fared::Unknown("blobs of a build this old are not read".to_owned()),
+            Err(_) if !self.is_current() => {
+                Fared::Unknown("builds from before May 2026 wrote several formats, of which this is none".to_owned())
+            }
             Err(Unread { why, .. }) => Fared::Broken(format!("call {save}: {why}")),
         }
     }
@@ -242,9 +245,10 @@ impl Looked<'_> {
             Damage::Cut(_) => true,
             Damage::Word { .. } => {
                 // What a strict reader takes may be loaded: it is another state. And whose a row is may be anybody's.
-                let is_read = read_back(self.variant, what, blob).is_ok();
-                is_read
-                    && matches!(read_back(self.variant, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
+                if read_back(self.variant, what, blob).is_err() {
+                    return Fared::Unknown("our reader does not know the blob without the damage".to_owned());
+                }
+                matches!(read_back(self.variant, what, &damage.of(blob)), Err(Unread { is_structure: true, .. }))
             }
         };
         match value {

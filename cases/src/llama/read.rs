@@ -268,5 +268,12 @@ mod tests {
         one[16] += 1;
         let why = "stream 1 cell 3 sequences at byte 60: has 2, must be exactly one in the blob of one sequence";
         assert_eq!(refused(variant, Piece::Sequence(1), &one), why);
+        // What says how to read the rest must be refused by anyone; whose a row is may be anybody's.
+        let is_structure =
+            |blob: &[u8]| read_back(variant, Piece::Sequence(1), blob).map(|_| ()).unwrap_err().is_structure;
+        assert!(!is_structure(&one));
+        one[16] -= 1;
+        one.truncate(one.len() - 1);
+        assert!(is_structure(&one));
     }
 }

@@ -73,6 +73,8 @@ impl Script {
                 self.claims.push(Claim::Same { check: "logits", got, want, exactly: false, of: load });
             }
         }
+        let one = self.call(Call::Save { context: SOURCE, what: Piece::Sequence(0), blob: 1 });
+        self.claims.push(Claim::Blob { save: one });
     }
 
     /// Decodes two sequences in turns, and a third between them that is removed again.

@@ -7,6 +7,7 @@ use super::{Exit, Outcome, say};
 use crate::expect::Expectation;
 use crate::report::failure::describe;
 use crate::report::markdown::markdown;
+use crate::report::note;
 use crate::report::read::{Folder, Head};
 use crate::report::summary::Summary;
 use crate::result::Verdict;
@@ -14,7 +15,8 @@ use crate::result::Verdict;
 /// Failures of one signature that are described in full, as in a run.
 const DESCRIBED: u64 = 3;
 
-/// Shows a run again, out of the files that it left. The exit code is the run's, as far as results decide it.
+/// Shows a run again, out of the files that it left. The exit code is the run's, as far as results decide it: devices that
+/// were lost and cases that were skipped are not in the files.
 pub(super) fn report(args: &Report) -> Outcome {
     let folder = Folder::read(&args.dir)?;
     let head = &folder.head;
@@ -35,6 +37,9 @@ pub(super) fn report(args: &Report) -> Outcome {
     let text = if args.markdown { markdown(head, &failures, &summary) } else { text(head, &failures, &summary) };
     say(&text)?;
     let has_judged = summary.devices.keys().any(|key| summary.judged(key) > 0);
+    if !has_judged {
+        note("no case was judged on any device");
+    }
     Ok(match () {
         () if is_wedged => Exit::Wedged,
         () if summary.unexpected > 0 || !has_judged => Exit::Unexpected,

@@ -68,10 +68,11 @@ impl Expectation {
     pub fn outcome(&self) -> String {
         let words: Vec<String> = self.verdicts.iter().map(Verdict::to_string).collect();
         let verdicts = words.join(" or ");
-        match &self.checks[..] {
-            [] => verdicts,
-            checks => format!("{verdicts} of '{}'", checks.join("', '")),
-        }
+        let of = |what: &str, texts: &[String]| match texts {
+            [] => String::new(),
+            texts => format!(" {what} '{}'", texts.join("', '")),
+        };
+        verdicts + &of("of", &self.checks) + &of("with", &self.logs)
     }
 
     fn verdict_fits(&self, got: Verdict) -> bool {
@@ -105,7 +106,11 @@ pub fn judge_expectation<'a>(expectations: &'a [Expectation], result: &CaseResul
     };
     let but = match result.verdict {
         verdict if e.verdict_fits(verdict) => match e.other_check(result) {
-            None if e.other_log(result) => format!("it ends with '{verdict}' and another log"),
+            None if e.other_log(result) => {
+                let log = result.log.as_deref().unwrap_or_default();
+                let last = log.lines().rev().find(|line| !line.trim().is_empty()).unwrap_or("nothing");
+                format!("it ends with '{verdict}', and its log with '{}'", last.trim())
+            }
             None => return Fit::Expected { reason: &e.reason },
             Some(other) => format!("'{other}' fails"),
         },
@@ -235,7 +240,7 @@ mod tests {
             (
                 &["* * crash::ASSERT(b)"],
                 "crash",
-                "expected crash, but it ends with 'crash' and another log (e.toml, entry 1)",
+                "expected crash with 'ASSERT(b)', but it ends with 'crash', and its log with 'ASSERT(a) failed' (e.toml, entry 1)",
             ),
             (&["* * fail|crash::ASSERT(b)"], "fail:order", "reason 1"),
             // The first that speaks of a result decides, fit or not: an exception stands above the rule.

@@ -97,6 +97,8 @@ pub struct Known {
     pub link: Option<String>,
     /// Results that are as it says.
     pub expected: u64,
+    /// Of these, passes that stand beside a bad verdict in the expectation.
+    pub passed: u64,
     /// Results that are not.
     pub unexpected: u64,
 }
@@ -105,7 +107,7 @@ impl From<&Expectation> for Known {
     fn from(e: &Expectation) -> Self {
         let (place, reason, link) = (e.place.clone(), e.reason.clone(), e.link.clone());
         let unmet = e.cases.clone();
-        Known { expectation: e.clone(), unmet, place, reason, link, expected: 0, unexpected: 0 }
+        Known { expectation: e.clone(), unmet, place, reason, link, expected: 0, passed: 0, unexpected: 0 }
     }
 }
 
@@ -306,9 +308,13 @@ impl Summary {
         for k in &self.known {
             let link = k.link.as_ref().map(|link| format!(" ({link})")).unwrap_or_default();
             let what = k.expectation.outcome();
-            push(text, format_args!("  {:>6} × {what}: {}{link}\n", k.expected, k.reason));
+            let passed = if k.passed > 0 { format!(", {} of them passed", k.passed) } else { String::new() };
+            push(text, format_args!("  {:>6} × {what}: {}{link}{passed}\n", k.expected, k.reason));
             match (k.expected, k.unexpected) {
                 (0, 0) => push(text, format_args!("           met no result of this run ({})\n", k.place)),
+                (n, 0) if n == k.passed => {
+                    push(text, format_args!("           all of them pass: remove or narrow it ({})\n", k.place));
+                }
                 (_, 0) => k.say_unmet(text),
                 (_, n) => push(text, format_args!("           {n} results are something else ({})\n", k.place)),
             }
@@ -380,6 +386,8 @@ impl Known {
     /// Counts a result that it speaks of. Returns how many were something else by now, if this one is.
     fn add(&mut self, r: &CaseResult) -> Option<u64> {
         self.expected += u64::from(r.expected.is_some());
+        let may_be_bad = self.expectation.verdicts.iter().any(|v| v.is_bad());
+        self.passed += u64::from(r.expected.is_some() && r.verdict == Verdict::Pass && may_be_bad);
         self.unexpected += u64::from(r.unexpected.is_some());
         self.unmet.retain(|case| !case.matches(&r.case));
         r.unexpected.as_ref().map(|_| self.unexpected)

@@ -222,7 +222,8 @@ impl Supervisor {
                 Ok(Err(death)) => death,
                 Err(none) => return none.during(first.as_ref()),
             };
-            if job.known_logs.iter().any(|text| death.log.contains(text)) {
+            let is_known = job.known_logs.iter().any(|text| death.log.contains(text));
+            if is_known && !death.cause.is_from_outside() {
                 return Attempt::Died(death);
             }
             let counter = if death.cause.is_from_outside() { &mut kills } else { &mut deaths };
