@@ -385,6 +385,29 @@ mod tests {
         assert!(blocks(&Q8_0, &large)[0].exact && !blocks(&Q8_1, &large)[0].exact);
     }
 
+    /// A whole block and a shorter one, with parts apart and not.
+    #[test]
+    fn blocks_of_weights_by_hand() {
+        let w: Vec<f64> = (0..39).map(|i| f64::from(i % 7) - 3.0).collect();
+        let o: Vec<f64> = (0..39).map(|i| if i < 32 { -5.0 } else { 0.5 }).collect();
+        for (o, is_apart) in [(None, false), (None, true), (Some(&o), false), (Some(&o), true)] {
+            let blocks = WeightBlock::of_row(&w, o.map(|o| &o[..]), is_apart);
+            assert_eq!(blocks.len(), 2);
+            for (block, range) in blocks.iter().zip([0..32, 32..39]) {
+                let part = |i: usize| o.filter(|_| is_apart).map_or(0.0, |o| o[i]);
+                let values = || range.clone().map(|i| (w[i] - part(i)).abs());
+                assert_eq!((block.sum, block.squares), (values().sum(), values().map(|v| v * v).sum()));
+                let ends = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+                assert_eq!((block.least, block.largest), ends);
+                assert_eq!(block.offset, o.map_or(0.0, |o| o[range.start].abs()));
+            }
+        }
+        let mut odd = w;
+        odd[3] = f64::NAN;
+        let block = WeightBlock::of_row(&odd, None, false)[0];
+        assert!(block.sum.is_nan() && (block.least, block.largest) == (0.0, 3.0));
+    }
+
     #[test]
     fn the_emulated_quantiser_by_hand() {
         let x = row(32, |i| if i == 0 { 127.0 } else { i as f32 / 2.0 });
