@@ -125,9 +125,8 @@ impl MulMatIdOracle {
             self.x.par_chunks(self.case.k).map(|row| quantise::blocks(quantiser, row)).collect();
         let of_tile = |tile| {
             let weights = walk.decode_parts(&tile, quantiser.parts.centres);
-            let codes = weights.codes(quantiser);
             let envelopes = (0..tile.rows.len()).flat_map(|row| {
-                let blocks_of_row = weights.blocks(quantiser, codes.as_ref(), row);
+                let blocks_of_row = weights.blocks(quantiser, row);
                 let rows = walk.x_rows(&tile.column).into_iter();
                 rows.map(|x| Envelope::new(quantiser, &blocks_of_row, &blocks[x])).collect::<Vec<_>>()
             });

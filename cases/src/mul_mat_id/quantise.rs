@@ -5,6 +5,7 @@ use super::exact::ACTIVATION_BLOCK;
 use crate::model::{Quantiser, Rounding, Scales};
 
 use half::f16;
+use pulp::{Arch, NullaryFnOnce};
 
 /// One block of a row of activations, as a quantiser sees it.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
@@ -141,29 +142,81 @@ pub(super) struct Envelope {
 pub(super) struct WeightBlock {
     pub(super) sum: f64,
     pub(super) squares: f64,
+    /// The largest magnitude, and the smallest.
     pub(super) largest: f64,
+    pub(super) least: f64,
+    /// The largest magnitude of an offset part.
     pub(super) offset: f64,
     /// Scale and minimum of the whole block are powers of two, or zero: times a whole number they are exact in f16.
     pub(super) has_plain_scales: bool,
 }
 
 impl WeightBlock {
-    /// Of weights and their offset parts, of which there may be none.
-    pub(super) fn new(w: &[f64], offsets: &[f64]) -> Self {
-        // Four at a time, in an order that is the same on every host.
-        let (mut sums, mut squares) = ([0.0; 4], [0.0; 4]);
-        for w in w.chunks(4) {
-            for (w, (sum, square)) in w.iter().zip(sums.iter_mut().zip(&mut squares)) {
-                *sum += w.abs();
-                *square += w * w;
+    /// The blocks of a row of weights with their offset parts, if they have some: of w, or of p where parts are apart.
+    pub(super) fn of_row(w: &[f64], o: Option<&[f64]>, is_apart: bool) -> Vec<Self> {
+        let mut blocks = vec![WeightBlock::default(); w.len().div_ceil(ACTIVATION_BLOCK)];
+        Arch::new().dispatch(OfRow { w, o, is_apart, blocks: &mut blocks });
+        blocks
+    }
+
+    /// Of up to a block of values. Four at a time, in an order that is the same on every host.
+    #[inline(always)]
+    fn of(values: &[f64]) -> Self {
+        const LANES: usize = 4;
+        let (mut sums, mut squares) = ([0.0f64; LANES], [0.0f64; LANES]);
+        let (mut largest, mut least) = ([0.0f64; LANES], [f64::INFINITY; LANES]);
+        let mut add = |l: usize, v: f64| {
+            let v = v.abs();
+            sums[l] += v;
+            squares[l] += v * v;
+            // What is not a number is neither.
+            largest[l] = if v > largest[l] { v } else { largest[l] };
+            least[l] = if v < least[l] { v } else { least[l] };
+        };
+        let (body, tail) = values.as_chunks::<LANES>();
+        for four in body {
+            for (l, v) in four.iter().enumerate() {
+                add(l, *v);
             }
         }
+        tail.iter().enumerate().for_each(|(l, v)| add(l, *v));
         WeightBlock {
-            largest: w.iter().fold(0.0, |most: f64, w| most.max(w.abs())),
-            has_plain_scales: false,
             sum: sums.iter().sum(),
             squares: squares.iter().sum(),
-            offset: offsets.iter().fold(0.0, |most: f64, o| most.max(o.abs())),
+            largest: largest.into_iter().fold(0.0, f64::max),
+            least: least.into_iter().fold(f64::INFINITY, f64::min),
+            ..WeightBlock::default()
+        }
+    }
+}
+
+/// Writes the blocks of a row.
+struct OfRow<'a> {
+    w: &'a [f64],
+    o: Option<&'a [f64]>,
+    is_apart: bool,
+    blocks: &'a mut [WeightBlock],
+}
+
+impl NullaryFnOnce for OfRow<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        let Some(o) = self.o else {
+            let of_blocks = self.w.chunks(ACTIVATION_BLOCK).map(WeightBlock::of);
+            return self.blocks.iter_mut().zip(of_blocks).for_each(|(block, of)| *block = of);
+        };
+        let rows = self.w.chunks(ACTIVATION_BLOCK).zip(o.chunks(ACTIVATION_BLOCK));
+        for (block, (w, o)) in self.blocks.iter_mut().zip(rows) {
+            *block = if self.is_apart {
+                let mut p = [0.0; ACTIVATION_BLOCK];
+                p.iter_mut().zip(w.iter().zip(o)).for_each(|(p, (w, o))| *p = w - o);
+                WeightBlock::of(&p[..w.len()])
+            } else {
+                WeightBlock::of(w)
+            };
+            block.offset = WeightBlock::of(o).largest;
         }
     }
 }
@@ -330,6 +383,29 @@ mod tests {
         // A sum beyond 2048 that is odd is not exact in f16.
         let large = row(32, |i| if i == 0 { 127.0 } else { 62.0 });
         assert!(blocks(&Q8_0, &large)[0].exact && !blocks(&Q8_1, &large)[0].exact);
+    }
+
+    /// A whole block and a shorter one, with parts apart and not.
+    #[test]
+    fn blocks_of_weights_by_hand() {
+        let w: Vec<f64> = (0..39).map(|i| f64::from(i % 7) - 3.0).collect();
+        let o: Vec<f64> = (0..39).map(|i| if i < 32 { -5.0 } else { 0.5 }).collect();
+        for (o, is_apart) in [(None, false), (None, true), (Some(&o), false), (Some(&o), true)] {
+            let blocks = WeightBlock::of_row(&w, o.map(|o| &o[..]), is_apart);
+            assert_eq!(blocks.len(), 2);
+            for (block, range) in blocks.iter().zip([0..32, 32..39]) {
+                let part = |i: usize| o.filter(|_| is_apart).map_or(0.0, |o| o[i]);
+                let values = || range.clone().map(|i| (w[i] - part(i)).abs());
+                assert_eq!((block.sum, block.squares), (values().sum(), values().map(|v| v * v).sum()));
+                let ends = (values().fold(f64::INFINITY, f64::min), values().fold(0.0, f64::max));
+                assert_eq!((block.least, block.largest), ends);
+                assert_eq!(block.offset, o.map_or(0.0, |o| o[range.start].abs()));
+            }
+        }
+        let mut odd = w;
+        odd[3] = f64::NAN;
+        let block = WeightBlock::of_row(&odd, None, false)[0];
+        assert!(block.sum.is_nan() && (block.least, block.largest) == (0.0, 3.0));
     }
 
     #[test]

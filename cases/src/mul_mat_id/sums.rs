@@ -210,9 +210,10 @@ impl Operands {
         let x_rows = walk.x_rows(&tile.column);
         let select = |of: &Array2<f64>| of.select(ndarray::Axis(0), &x_rows);
         let weight_rows = weights.sums(self.may_be_exact);
-        let (values, plus) = (select(&self.values), weights.plus.as_ref());
+        let (values, parts) = (select(&self.values), weights.plus());
         let ([mut y, s, r2], plus) = if x_rows.len() <= FEW_ROWS {
-            (dots(&values, &weights.w), plus.map(|plus| dots(&values, plus)).map(|[_, s, r2]| (s, r2)))
+            let plus = parts.as_ref().map(|plus| dots(&values, plus)).map(|[_, s, r2]| (s, r2));
+            (dots(&values, &weights.w), plus)
         } else {
             let x = self.magnitudes.select(&x_rows);
             let sums = |of: &Array2<f64>, largest: &[f64]| x.sums(&Magnitudes::new(of.view(), largest.iter().copied()));
@@ -222,7 +223,7 @@ impl Operands {
                 let rows = plus.rows().into_iter();
                 sums(plus, &rows.map(|row| row.fold(0.0, |m: f64, v| m.max(*v))).collect::<Vec<_>>())
             };
-            ([values.dot(&weights.w.t()), s, r2], plus.map(of_plus))
+            ([values.dot(&weights.w.t()), s, r2], parts.as_ref().map(of_plus))
         };
         // Offset parts are multiplied with the sum as it is stored, not with the sum of the codes.
         if let Some((stored, offsets)) =
@@ -232,7 +233,7 @@ impl Operands {
         }
         let ties = self.codes.as_ref().filter(|codes| x_rows.iter().any(|row| !codes.ties[*row].is_empty()));
         let ties = ties.map(|codes| {
-            let plus = weights.plus();
+            let plus = parts.as_ref().unwrap_or(&weights.w);
             Array2::from_shape_fn(y.dim(), |(slot, row)| {
                 codes.ties[x_rows[slot]].iter().map(|(column, step)| step * plus[[row, *column]].abs()).sum()
             })

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use ndarray::{Array2, ArrayView1, ArrayView2, Axis, Slice};
+use pulp::{Arch, NullaryFnOnce};
 use rayon::prelude::*;
 
 use super::exact::ACTIVATION_BLOCK;
@@ -91,8 +92,6 @@ pub(super) struct Weights {
     pub(super) w: Array2<f64>,
     /// o; `None` where it is zero, or is not known.
     pub(super) o: Option<Array2<f64>>,
-    /// |p| + |o|; `None` where that is |w|.
-    pub(super) plus: Option<Array2<f64>>,
     /// Sum of the magnitudes of each row's block scales, where a device may scale sums.
     scales: Vec<f64>,
     /// The values were rounded when they were decoded.
@@ -106,30 +105,30 @@ pub(super) struct Weights {
 
 impl Weights {
     fn decode(ty: ElemType, k: usize, stored: &[Row<'_>], centres: bool) -> Self {
-        let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| {
-            let mut rows = Array2::zeros((stored.len(), k));
-            for (mut row, stored) in rows.rows_mut().into_iter().zip(stored) {
-                row.as_slice_mut().into_iter().for_each(|row| decode(stored, row));
-            }
-            rows
-        };
+        let decoded = |decode: &dyn Fn(&Row<'_>, &mut [f64])| by_row(stored.len(), k, |i, row| decode(&stored[i], row));
         let w = decoded(&|stored, row| stored.decode(row));
         let share = ty.largest_parts();
         let has_known_offsets = (ty.has_offsets() || centres) && share.is_none();
         let o = has_known_offsets.then(|| decoded(&|stored, row| ty.offsets(stored.stored, centres, row)));
-        let plus = match (&o, share) {
-            (Some(o), _) => {
-                let mut plus = w.clone();
-                plus.zip_mut_with(o, |w, o| *w = (*w - o).abs() + o.abs());
-                Some(plus)
-            }
-            (None, Some(share)) => Some(w.mapv(|w| w.abs() * share)),
-            (None, None) => None,
-        };
         let scales = stored.iter().map(|row| block_scales(ty, row.stored)).collect();
         let plain_scales = stored.iter().map(|row| ty.plain_scales(row.stored)).collect();
         let (rounded, block_len) = (ty.rounds_when_decoded(), ty.block_len());
-        Weights { w, o, plus, scales, rounded, share, plain_scales, block_len }
+        Weights { w, o, scales, rounded, share, plain_scales, block_len }
+    }
+
+    /// |p| + |o|; `None` where that is |w|.
+    pub(super) fn plus(&self) -> Option<Array2<f64>> {
+        match (&self.o, self.share) {
+            (Some(o), _) => Some(by_row(self.w.nrows(), self.w.ncols(), |row, plus| {
+                if let (Some(w), Some(o)) = (self.w.row(row).as_slice(), o.row(row).as_slice()) {
+                    Arch::new().dispatch(Parts { w, o, plus });
+                } else {
+                    debug_assert!(false, "decoded rows lie in one piece");
+                }
+            })),
+            (None, Some(share)) => Some(self.w.mapv(|w| w.abs() * share)),
+            (None, None) => None,
+        }
     }
 
     /// Sums of the rows; with units where sums may be exact. Where there are offset parts their bits count as well: a
@@ -144,37 +143,33 @@ impl Weights {
         let rows = |of_rows: &Array2<f64>| of_rows.rows().into_iter().map(of).collect::<Vec<_>>();
         let mut sums = rows(&self.w);
         if let Some(o) = self.o.as_ref().filter(|_| may_be_exact) {
-            let units = rows(&(&self.w - o)).into_iter().zip(rows(o));
-            sums.iter_mut().zip(units).for_each(|(sums, (p, o))| sums.unit = sums.unit.min(p.unit).min(o.unit));
+            // A row without a unit gets none from its parts.
+            let rows = sums.iter_mut().zip(self.w.rows().into_iter().zip(o.rows()));
+            for (sums, (w, o)) in rows.filter(|(sums, _)| sums.unit > 0.0) {
+                sums.unit = sums.unit.min(of((&w - &o).view()).unit).min(of(o).unit);
+            }
         }
         sums.iter_mut().zip(&self.scales).for_each(|(sums, scales)| sums.scales = *scales);
         sums
     }
 
-    /// |p| + |o| where weights have two parts, else w.
-    pub(super) fn plus(&self) -> ArrayView2<'_, f64> {
-        self.plus.as_ref().map_or(self.w.view(), |plus| plus.view())
-    }
-
-    /// What a quantiser's envelope needs of a row, by activation block; `codes` are p where it stores sums of activations.
-    pub(super) fn blocks(&self, quantiser: &Quantiser, codes: Option<&Array2<f64>>, row: usize) -> Vec<WeightBlock> {
-        let (p, o) = (codes.unwrap_or(&self.w).row(row), self.o.as_ref().map(|o| o.row(row)));
-        let offsets = o.as_ref().and_then(|o| o.as_slice()).map(|o| o.chunks(ACTIVATION_BLOCK));
-        let offsets = offsets.into_iter().flatten().map(Some).chain(std::iter::repeat(None));
-        let blocks = p.as_slice().unwrap_or_default().chunks(ACTIVATION_BLOCK);
-        let block = |(i, (p, offsets)): (usize, (&[f64], Option<&[f64]>))| {
-            let mut block = WeightBlock::new(p, offsets.unwrap_or_default());
-            if self.share.is_some() && quantiser.parts.sums_of_values {
+    /// What a quantiser's envelope needs of a row, by activation block: of p where it stores sums of activations.
+    pub(super) fn blocks(&self, quantiser: &Quantiser, row: usize) -> Vec<WeightBlock> {
+        let (w, o) = (self.w.row(row), self.o.as_ref().map(|o| o.row(row)));
+        let o = o.as_ref().and_then(|o| o.as_slice());
+        let is_apart = quantiser.parts.sums_of_values;
+        let mut blocks = WeightBlock::of_row(w.as_slice().unwrap_or_default(), o, is_apart);
+        for (i, block) in blocks.iter_mut().enumerate() {
+            if self.share.is_some() && is_apart {
                 // p is 8/7 of w or less, or zero where w is the offset part alone.
-                block.offset = p.iter().fold(f64::INFINITY, |least, w| least.min(w.abs()));
+                block.offset = block.least;
                 (block.sum, block.largest) = (block.sum * 8.0 / 7.0, block.largest * 8.0 / 7.0);
                 block.squares *= 64.0 / 49.0;
             }
             let of_type = i * ACTIVATION_BLOCK / self.block_len;
             block.has_plain_scales = self.plain_scales[row].get(of_type).is_some_and(|plain| *plain);
-            block
-        };
-        blocks.zip(offsets).enumerate().map(block).collect()
+        }
+        blocks
     }
 
     /// p, where a quantiser's errors meet it and not w, and where it is known.
@@ -185,5 +180,34 @@ impl Weights {
     /// The offset parts by activation block, `[rows][blocks]`, for types that have one in a block.
     pub(super) fn block_offsets(&self) -> Option<ArrayView2<'_, f64>> {
         self.o.as_ref().map(|o| o.slice_axis(Axis(1), Slice::new(0, None, ACTIVATION_BLOCK as isize)))
+    }
+}
+
+/// A matrix written row by row, each while the zeros that it begins with are in a core's nearest cache.
+fn by_row(rows: usize, columns: usize, write: impl Fn(usize, &mut [f64])) -> Array2<f64> {
+    let mut values = Vec::with_capacity(rows * columns);
+    for row in 0..rows {
+        values.resize((row + 1) * columns, 0.0);
+        write(row, &mut values[row * columns..]);
+    }
+    // The values fill the rows.
+    Array2::from_shape_vec((rows, columns), values).unwrap_or_default()
+}
+
+/// Writes |w − o| + |o|.
+struct Parts<'a> {
+    w: &'a [f64],
+    o: &'a [f64],
+    plus: &'a mut [f64],
+}
+
+impl NullaryFnOnce for Parts<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn call(self) {
+        for ((plus, w), o) in self.plus.iter_mut().zip(self.w).zip(self.o) {
+            *plus = (w - o).abs() + o.abs();
+        }
     }
 }
