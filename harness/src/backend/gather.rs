@@ -106,13 +106,13 @@ fn cut(t: Part, most: usize) -> Vec<Part> {
         return vec![t];
     }
     if t.size > most {
-        return pieces(t).flat_map(|row| columns(row, most)).collect();
+        return pieces(t).flat_map(|row| chunks(row, most)).collect();
     }
     bands(t, most / t.there.stride.max(1)).collect()
 }
 
 /// One row as pieces of so many bytes.
-fn columns(row: Part, bytes: usize) -> impl Iterator<Item = Part> {
+fn chunks(row: Part, bytes: usize) -> impl Iterator<Item = Part> {
     (0..row.size).step_by(bytes).map(move |at| {
         let moved = |place: Place| Place { at: place.at + at, ..place };
         Part { here: moved(row.here), there: moved(row.there), size: bytes.min(row.size - at), ..row }
@@ -163,6 +163,16 @@ impl Together<'_> {
         })
     }
 
+    /// The same, where an error says of which tensors pieces were moved.
+    pub(super) fn each_told<'a>(
+        &self,
+        addresses: &[u64],
+        name: impl Fn(usize) -> &'a str,
+        mut work: impl FnMut(&Batch) -> Result<(), DeviceError>,
+    ) -> Result<(), DeviceError> {
+        self.each(addresses, |batch| work(batch).map_err(|e| batch.failed(e, &name)))
+    }
+
     /// Makes batches as long as they are wanted.
     fn batches(&self, addresses: &[u64], mut is_next_wanted: impl FnMut(Batch) -> bool) {
         let mut batch = Batch::default();
@@ -194,7 +204,7 @@ impl Batch {
         } else if t.size <= CHUNK {
             bands(*t, CHUNK / t.size).for_each(|piece| self.enter(&piece, address));
         } else {
-            pieces(*t).flat_map(|row| columns(row, CHUNK)).for_each(|piece| self.enter(&piece, address));
+            pieces(*t).flat_map(|row| chunks(row, CHUNK)).for_each(|piece| self.enter(&piece, address));
         }
     }
 
@@ -233,7 +243,7 @@ impl Batch {
     }
 
     /// An error with the tensors whose pieces were moved.
-    pub(super) fn failed<'a>(&self, e: DeviceError, name: impl Fn(usize) -> &'a str) -> DeviceError {
+    fn failed<'a>(&self, e: DeviceError, name: impl Fn(usize) -> &'a str) -> DeviceError {
         let first = self.tables.first().map_or("none", |(tensor, _)| name(*tensor));
         let others = match self.tables.len() {
             0 | 1 => String::new(),

@@ -43,12 +43,16 @@ impl Table {
     /// Lines whose columns stand below each other.
     pub(super) fn plain(&self) -> String {
         let names: Vec<String> = self.columns.iter().map(|c| c.name.clone()).collect();
+        let lines = || std::iter::once(&names).chain(&self.rows);
+        let width_of = |(i, column): (usize, &Column)| {
+            let widths = lines().filter_map(|line| line.get(i)).map(|cell| cell.chars().count());
+            widths.max().unwrap_or(0).max(column.width)
+        };
+        let widths: Vec<usize> = self.columns.iter().enumerate().map(width_of).collect();
         let mut text = String::new();
-        for row in std::iter::once(&names).chain(&self.rows) {
+        for row in lines() {
             let mut line = String::new();
-            for (i, (cell, column)) in row.iter().zip(&self.columns).enumerate() {
-                let widths = self.rows.iter().filter_map(|r| r.get(i)).chain([&column.name]).map(|c| c.chars().count());
-                let width = widths.max().unwrap_or(0).max(column.width);
+            for (i, (cell, (column, width))) in row.iter().zip(self.columns.iter().zip(&widths)).enumerate() {
                 let gap = if i == 0 { "" } else { "  " };
                 // Writing to a String cannot fail.
                 let _ = match column.is_number {

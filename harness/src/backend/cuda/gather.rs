@@ -88,11 +88,10 @@ impl Runtime {
         &self,
         memory: &[Memory],
         together: &Together<'_>,
-        mut work: impl FnMut(&Batch) -> Result<(), DeviceError>,
+        work: impl FnMut(&Batch) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let addresses: Vec<u64> = memory.iter().map(|m| m.raw.raw).collect();
-        let queued = together
-            .each(&addresses, |batch| work(batch).map_err(|e| batch.failed(e, |tensor| &memory[tensor].raw.name)));
+        let queued = together.each_told(&addresses, |tensor| &memory[tensor].raw.name, work);
         let finished = self.finish();
         queued.and(finished)
     }

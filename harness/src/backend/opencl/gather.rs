@@ -102,13 +102,11 @@ impl Runtime {
         &self,
         memory: &[Memory],
         together: &Together<'_>,
-        mut work: impl FnMut(&Batch) -> Result<(), DeviceError>,
+        work: impl FnMut(&Batch) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         // Kernels are given the tensor, and places in it.
-        let queued = together.each(&vec![0; memory.len()], |batch| {
-            work(batch).map_err(|e| batch.failed(e, |tensor| &memory[tensor].raw.name))
-        });
-        self.finish_after(queued)
+        let places = vec![0; memory.len()];
+        self.finish_after(together.each_told(&places, |tensor| &memory[tensor].raw.name, work))
     }
 
     /// Queues a kernel for each tensor.
@@ -119,11 +117,12 @@ impl Runtime {
         memory: &[Memory],
         batch: &Batch,
     ) -> Result<(), DeviceError> {
-        let mut first = 0;
+        let (mut at, mut first) = (0, 0);
         for (tensor, table) in &batch.tables {
             let pieces = Batch::pieces(table);
             // Tables of earlier batches were read when this is written: the queue is in order.
-            self.write(&mut staging.tables, first * table.len() / pieces, table)?;
+            self.write(&mut staging.tables, at, table)?;
+            at += table.len();
             let args = [
                 Arg::Buffer(&staging.tables),
                 Arg::U64(first as u64),
